@@ -1,0 +1,51 @@
+"""rlready: make tasks, data, rewards, environments and models ready for RL, train on them, prove what is claimed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rlready.envs.base import Env, Observation, Step
+    from rlready.seeds import hashed_uniform
+    from rlready.tasks.base import TaskSet
+    from rlready.types import Group, Message, Row, Score, Task, Trajectory, Transition, Turn, Verdict
+
+_HOME = {
+    "Env": "rlready.envs.base",
+    "Observation": "rlready.envs.base",
+    "Step": "rlready.envs.base",
+    "TaskSet": "rlready.tasks.base",
+    "hashed_uniform": "rlready.seeds",
+    **dict.fromkeys(
+        ("Group", "Message", "Row", "Score", "Task", "Trajectory", "Transition", "Turn", "Verdict"), "rlready.types"
+    ),
+}
+
+__all__ = [
+    "Env",
+    "Group",
+    "Message",
+    "Observation",
+    "Row",
+    "Score",
+    "Step",
+    "Task",
+    "TaskSet",
+    "Trajectory",
+    "Transition",
+    "Turn",
+    "Verdict",
+    "hashed_uniform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load public names and subpackages on first use, so that `import rlready` stays light."""
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in ("rewards", "envs", "tasks", "policy", "algorithms", "worlds", "dream", "curriculum", "rollout"):
+        return importlib.import_module(f"rlready.{name}")
+    raise AttributeError(f"module 'rlready' has no attribute {name!r}")
