@@ -1,0 +1,77 @@
+"""The task both sides of the TRL comparison learn: sums of a chain of digits modulo 10.
+
+Whether to work step by step or to answer at once is the choice that RL can improve: the warm start does both, and only
+working is reliably right. Prompt `3 + 5 + 9 =`, worked answer `8 7 # 7`, direct answer `# 7`.
+"""
+
+from __future__ import annotations
+
+import random
+
+from rlready.policy.base import OptimizerConfig, Policy
+from rlready.policy.render import ChatRenderer
+from rlready.policy.tiny import TinyConfig, TinyPolicy
+from rlready.policy.tokenize import word_tokenizer
+from rlready.seeds import rng
+from rlready.types import Message, Row, Task
+
+WORDS = [*map(str, range(10)), "+", "=", "#"]
+DIRECT_SHARE = 0.6
+
+
+def problem(random: random.Random) -> tuple[str, str, str, str]:
+    """Draw (prompt, worked completion, direct completion, answer)."""
+    digits = [random.randrange(10) for _ in range(random.randint(6, 9))]
+    sums, total = [], digits[0]
+    for digit in digits[1:]:
+        total = (total + digit) % 10
+        sums.append(str(total))
+    return " + ".join(map(str, digits)) + " =", " ".join(sums) + f" # {total}", f"# {total}", str(total)
+
+
+def tasks(n: int, seed: int) -> list[Task]:
+    """N distinct problems."""
+    found: dict[str, Task] = {}
+    index = 0
+    while len(found) < n:
+        prompt, _, _, answer = problem(rng(seed, "chain", index))
+        found.setdefault(prompt, Task.of(prompt, answer=answer))
+        index += 1
+    return list(found.values())
+
+
+def answer_of(completion: str) -> str | None:
+    """The digit after the last `#`, if there is one."""
+    head, mark, tail = completion.rpartition("#")
+    return tail.split()[0] if mark and tail.split() else None
+
+
+def renderer() -> ChatRenderer:
+    """The word-level renderer; a completion ends with `<end>`."""
+    return ChatRenderer(word_tokenizer(WORDS, specials=("<pad>", "<s>", ">", "<end>")), bos="<s>", turn=">", end="<end>")
+
+
+def warm_start(seed: int, *, steps: int = 400, lr: float = 2e-3) -> Policy:
+    """A 0.8M-parameter policy trained on worked answers, then on a mixture in which 60% answer at once."""
+    from rlready.algorithms.sft import SFT
+
+    render = renderer()
+    config = TinyConfig(vocab_size=len(render.tokenizer), dim=128, layers=4, heads=4, kv_heads=1, max_len=128)
+    policy = TinyPolicy.create(render, config, seed=seed, optimizer=OptimizerConfig(lr=lr))
+
+    def rows(n: int, share: float, purpose: str) -> list[Row]:
+        out = []
+        for i in range(n):
+            draw = rng(seed, purpose, i)
+            prompt, worked, direct, _ = problem(draw)
+            completion = direct if draw.random() < share else worked
+            ids = render.render((Message.user(prompt),))
+            out.append(Row.from_segments([(ids, 0.0), (render.encode_completion(completion), 1.0)]))
+        return out
+
+    sft = SFT(seed=seed)
+    sft.fit_rows(policy, rows(steps * 64, 0.0, "worked"), epochs=1, batch_tokens=2000)
+    assert policy.learner is not None
+    policy.learner.configure(OptimizerConfig(lr=lr / 4))
+    sft.fit_rows(policy, rows(steps * 16, DIRECT_SHARE, "mixed"), epochs=1, batch_tokens=2000)
+    return policy
