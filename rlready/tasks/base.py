@@ -1,7 +1,7 @@
 """A task set is tasks together with the way they are scored.
 
-Splits are by hash of a task's key, never by position, so that the same task lands in the same split whatever else is in the
-set, and splits cannot overlap.
+Splits are by hash of a task's key, never by position, so that the same task lands in the same split whatever else is
+in the set, and splits cannot overlap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class TaskSet(Sequence[Task]):
 
         Args:
             tasks: the tasks; duplicates by id are refused.
-            score: a reward function in any accepted form (see `tasks.scoring`); default: the environment's rewards summed.
+            score: a reward function in any accepted form (see `tasks.scoring`); default: the environment's rewards
+                summed.
             name: used in messages and file names.
 
         Raises:

@@ -1,15 +1,7 @@
-"""One adapter from every accepted form of reward function to `async (task, trajectory) -> Score`."""
+"""Reward functions in every accepted form; the adapter itself is `rlready.scoring`, which rewards use as well."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from rlready.scoring import RewardFn, Scorer, answer_text, as_scorer, columns_of
 
-from rlready.types import Score, Task, Trajectory
-
-Scorer = Callable[[Task, Trajectory], Awaitable[Score]]
-RewardFn = Callable[..., Any]
-
-
-def as_scorer(fn: RewardFn) -> Scorer:
-    raise NotImplementedError
+__all__ = ["RewardFn", "Scorer", "answer_text", "as_scorer", "columns_of"]
