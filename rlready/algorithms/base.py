@@ -1,30 +1,45 @@
 """An algorithm assigns credit and names its loss streams; the trainer knows no algorithm.
 
-Three hooks, override the narrowest:
+Hooks, override the narrowest:
 
     credit(groups, policy)      writes `Turn.advantage` (and `Turn.returns`); may sample probes from the policy
-    loss(outputs, batch)        a sum of named streams, each divided by its own denominator
+    terms(outputs, batch)       the loss of every token under each named stream
+    loss(outputs, batch)        the default: the sum of the named streams, each divided by its own denominator
+    prepare(policy, rows)       once per update, before the first pass (corrections, numbers to log)
     update(policy, groups)      the default: credit -> compile -> loss -> step, in epochs and minibatches
 
-A stream's denominator is taken over the whole minibatch before it is cut into micro-batches, so accumulating gradients gives
-the update of one big batch.
+**What a mean is over.** A stream's loss is  sum_t w_t l_t / D,  the sum taken over the tokens of a minibatch. The
+averaging mode sets both: `reweigh` scales the weights w, `denominators` gives D over the *whole* minibatch, before it
+is cut into micro-batches. A loss divides by `batch.denominators[stream]` and by nothing else, so accumulating gradients
+gives the update of one big batch. With weights v_t as compiled (1 for a trained token):
+
+    token        w = v                                  D = sum of v                   (DAPO, arXiv 2503.14476)
+    sequence     w = v / (sum of v in its row)          D = number of rows             (GRPO, an episode being a row)
+    trajectory   w = v / (sum of v in its trajectory)   D = number of trajectories     (GRPO, arXiv 2402.03300, eq. 3)
+    constant     w = v                                  D = constant x trajectories    (Dr. GRPO, arXiv 2503.20783)
+
+Rows and trajectories with no weight in a stream are not counted in it. The rows of one trajectory always land in the
+same minibatch, so that the mean of "trajectory" is the same however the context was rewritten.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
+from rlready.errors import UserError
 from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy
 from rlready.rollout.compile import compile_groups
 from rlready.seeds import np_rng
 from rlready.types import Group, Row
 
 Average = Literal["token", "sequence", "trajectory", "constant"]
+AVERAGES: tuple[Average, ...] = ("token", "sequence", "trajectory", "constant")
 
 
 @dataclass(frozen=True)
@@ -34,9 +49,7 @@ class Algorithm:
     Attributes:
         epochs: passes over the experience of one update.
         minibatches: optimizer steps per pass.
-        average: what a stream's mean is over: "token" (all tokens alike), "sequence" (mean over rows of the mean over a
-            row's tokens), "trajectory" (the same over trajectories, whatever their number of rows), or "constant"
-            (sum over tokens divided by `constant` times the number of trajectories, as Dr. GRPO does).
+        average: what a stream's mean is over, see the module's table.
         constant: the divisor of "constant", usually the completion length cap.
         seed: of the minibatch shuffle.
     """
@@ -47,56 +60,139 @@ class Algorithm:
     constant: float = 1.0
     seed: int = 0
 
-    streams: ClassVar[tuple[str, ...]] = ("policy",)
-    needs_entropy: ClassVar[bool] = False
-    needs_values: ClassVar[bool] = False
-    needs_reference: ClassVar[bool] = False
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            UserError: a field has a value that cannot work.
+        """
+        name = type(self).__name__
+        if self.epochs < 1 or self.minibatches < 1:
+            raise UserError(f"{name}: epochs={self.epochs} and minibatches={self.minibatches} must both be at least 1.")
+        if self.average not in AVERAGES:
+            raise UserError(f'{name}: average="{self.average}" is unknown; choose one of {", ".join(AVERAGES)}.')
+        if self.constant <= 0:
+            raise UserError(f"{name}: constant={self.constant} must be positive; the completion length cap is usual.")
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the loss streams that rows are compiled with."""
+        return ("policy",)
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the loss reads `outputs.entropy`."""
+        return False
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the loss reads `outputs.values`."""
+        return False
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss reads `outputs.reference`."""
+        return False
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Write the advantages of every trainable turn."""
         raise NotImplementedError(f"{type(self).__name__} must define credit().")
 
+    def terms(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """Loss of each token [B, T] per stream, coefficients included, weights and denominators not."""
+        raise NotImplementedError(f"{type(self).__name__} must define terms() or loss().")
+
     def loss(self, outputs: Outputs, batch: Batch) -> Loss:
-        """The loss of one micro-batch."""
-        raise NotImplementedError(f"{type(self).__name__} must define loss().")
+        """The loss of one micro-batch: the sum of the streams' weighted means. Metrics `loss/<stream>`."""
+        parts = {name: stream_sum(name, values, batch) for name, values in self.terms(outputs, batch).items()}
+        total = torch.stack(list(parts.values())).sum()
+        metrics: dict[str, torch.Tensor | float] = {f"loss/{name}": part.detach() for name, part in parts.items()}
+        return Loss(total, metrics)
+
+    def prepare(self, policy: Policy, rows: Sequence[Row]) -> tuple[list[Row], dict[str, float]]:
+        """Rows as they will be trained on, and numbers to log. Called once per update."""
+        return list(rows), {}
+
+    def needed(self, row: Row) -> bool:
+        """False where a row can only add zero to the gradient, so that no forward pass is spent on it."""
+        return True
 
     async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
         """Learn from groups; return metrics averaged over optimizer steps."""
         await self.credit(groups, policy)
-        rows = compile_groups(groups, streams=self.streams)
-        return self.fit(policy, rows)
+        return self.fit(policy, compile_groups(groups, streams=self.streams))
 
     def fit(self, policy: Policy, rows: Sequence[Row]) -> dict[str, float]:
-        """Run epochs of minibatches over rows, then hand the new weights to the sampler."""
+        """Run epochs of minibatches over rows, then hand the new weights to the sampler.
+
+        Returns:
+            Metrics averaged over optimizer steps; those whose name ends in "/max" are maxima. Also `rows`,
+            `rows_skipped` (see `needed`), `tokens` and `optimizer_steps`.
+
+        Raises:
+            FloatingPointError: a gradient was not finite; the sampler still has the weights of before.
+        """
         learner = require_learner(policy)
         if not rows:
-            return {"rows": 0.0, "optimizer_steps": 0.0}
+            return {"rows": 0.0, "rows_skipped": 0.0, "tokens": 0.0, "optimizer_steps": 0.0}
+        rows, noted = self.prepare(policy, rows)
+        rows = reweigh(rows, self.average)
+        units = trajectories_of(rows)
         totals: dict[str, list[float]] = defaultdict(list)
+        skipped = 0
         for epoch in range(self.epochs):
-            order = np_rng(self.seed, "minibatch", learner.version, epoch).permutation(len(rows))
-            for part in np.array_split(order, min(self.minibatches, len(rows))):
-                chosen = [rows[i] for i in part]
-                metrics = learner.forward_backward(
-                    chosen,
-                    self.loss,
-                    self.weigh(chosen),
-                    entropy=self.needs_entropy,
-                    values=self.needs_values,
-                    reference=self.needs_reference,
-                )
-                metrics |= learner.step()
-                for name, value in metrics.items():
+            order = np_rng(self.seed, "minibatch", learner.version, epoch).permutation(len(units))
+            for part in np.array_split(order, min(self.minibatches, len(units))):
+                chosen = [row for unit in part for row in units[unit]]
+                # One row is always run, so that the optimizer steps (momentum, decay) as if all had been.
+                useful = [row for row in chosen if self.needed(row)] or [min(chosen, key=len)]
+                skipped += len(chosen) - len(useful)
+                divisors = self.weigh(chosen) | run_weights(useful)
+                for name, value in self.descend(learner, useful, divisors).items():
                     totals[name].append(value)
         policy.sync()
-        out = {name: float(np.mean(v)) for name, v in totals.items()}
-        return out | {"rows": float(len(rows)), "optimizer_steps": float(len(totals["grad_norm"]))}
+        out = {name: float(max(v) if name.endswith("/max") else np.mean(v)) for name, v in totals.items()}
+        return (
+            out
+            | noted
+            | {
+                "rows": float(len(rows)),
+                "rows_skipped": skipped / self.epochs,
+                "tokens": float(sum(len(row) for row in rows)),
+                "optimizer_steps": float(len(totals["grad_norm"])),
+            }
+        )
+
+    def descend(self, learner: Learner, rows: Sequence[Row], denominators: Mapping[str, float]) -> dict[str, float]:
+        """One optimizer step on one minibatch. A learner adds metrics up; maxima are kept on this side."""
+        peaks: dict[str, float] = {}
+
+        def loss(outputs: Outputs, batch: Batch) -> Loss:
+            result = self.loss(outputs, batch)
+            for name in [n for n in result.metrics if n.endswith("/max")]:
+                peaks[name] = max(peaks.get(name, -np.inf), float(result.metrics.pop(name)))
+            return result
+
+        metrics = learner.forward_backward(
+            rows,
+            loss,
+            denominators,
+            entropy=self.needs_entropy,
+            values=self.needs_values,
+            reference=self.needs_reference,
+        )
+        return metrics | peaks | learner.step()
 
     def weigh(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Denominator per stream over a minibatch.
-
-        The averaging mode is expressed by the rows' weights where it is not a plain token mean, see `reweigh`.
-        """
+        """Denominator per stream over a minibatch of reweighed rows."""
         return denominators(rows, self.average, self.constant)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know of this algorithm beyond its fields (a running baseline); JSON-ready."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
 
 
 def require_learner(policy: Policy) -> Learner:
@@ -110,5 +206,72 @@ def require_learner(policy: Policy) -> Learner:
     return policy.learner
 
 
-def denominators(rows: Sequence[Row], average: Average, constant: float) -> Mapping[str, float]:
-    raise NotImplementedError
+def stream_sum(stream: str, values: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """A micro-batch's share of a stream's mean: sum of weight x value over its tokens, divided by the denominator.
+
+    Tokens without weight are cut out before the product, so that a nan or inf on padding or context cannot reach the
+    loss.
+    """
+    weight = batch.weights[stream]
+    return (weight * torch.where(weight > 0, values, 0.0)).sum() / batch.denominators[stream]
+
+
+def run_mean(stream: str, values: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Like `stream_sum`, but the mean over the tokens that were really run: for metrics, not for losses."""
+    weight = batch.weights[stream]
+    with torch.no_grad():
+        return (weight * torch.where(weight > 0, values, 0.0)).sum() / batch.denominators[f"{stream}/run"]
+
+
+def run_weights(rows: Sequence[Row]) -> dict[str, float]:
+    """Total weight per stream of the rows that are run, under the name "<stream>/run"."""
+    names = sorted({stream for row in rows for stream in row.weights})
+    return {
+        f"{s}/run": sum(float(row.weights[s].sum(dtype=np.float64)) for row in rows if s in row.weights) or 1.0
+        for s in names
+    }
+
+
+def trajectories_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows by trajectory, in order of first appearance; a row that came from none stands alone."""
+    units: dict[object, list[Row]] = {}
+    for i, row in enumerate(rows):
+        units.setdefault(row.trajectory if row.trajectory >= 0 else ("alone", i), []).append(row)
+    return list(units.values())
+
+
+def reweigh(rows: Sequence[Row], average: Average) -> list[Row]:
+    """Copies of rows whose weights carry the averaging mode; the rows given are left as they are."""
+    if average in ("token", "constant"):
+        return list(rows)
+    units = [[row] for row in rows] if average == "sequence" else trajectories_of(rows)
+    scaled: dict[int, Row] = {}
+    for unit in units:
+        sums: dict[str, float] = defaultdict(float)
+        for row in unit:
+            for stream, weight in row.weights.items():
+                sums[stream] += float(weight.sum(dtype=np.float64))
+        for row in unit:
+            weights = {s: w / np.float32(sums[s]) if sums[s] > 0 else w for s, w in row.weights.items()}
+            scaled[id(row)] = replace(row, weights=weights)
+    return [scaled[id(row)] for row in rows]
+
+
+def denominators(rows: Sequence[Row], average: Average, constant: float) -> dict[str, float]:
+    """What each stream's weighted sum is divided by, over a whole minibatch of rows that `reweigh` made.
+
+    A stream without any weight gets 1, so that its share is 0 and not nan.
+    """
+    names = sorted({stream for row in rows for stream in row.weights})
+    out: dict[str, float] = {}
+    for stream in names:
+        sums = [float(row.weights[stream].sum(dtype=np.float64)) if stream in row.weights else 0.0 for row in rows]
+        if average == "token":
+            size = sum(sums)
+        elif average == "sequence":
+            size = float(sum(s > 0 for s in sums))
+        else:
+            used = [row for row, s in zip(rows, sums, strict=True) if s > 0]
+            size = len(trajectories_of(used)) * (constant if average == "constant" else 1.0)
+        out[stream] = size or 1.0
+    return out
