@@ -7,9 +7,8 @@ Accepted are, synchronous or asynchronous:
   with one-element lists; `completions` holds a string, or a list of chat messages where the prompt is a chat.
 
 `None` means "does not apply here". TRL leaves such a reward out of the sum; so does `rewards.compose`. Where no
-reward is
-left, there is nothing to train on, so the trajectory is excluded and counted, like every failure of a grader: a
-reward that raises, returns NaN, infinity, a wrong type or a wrong count becomes `Score.failed` with a sentence, never
+reward is left, there is nothing to train on, so the trajectory is excluded and counted, like every failure of a grader:
+a reward that raises, returns NaN, infinity, a wrong type or a wrong count becomes `Score.failed` with a sentence, never
 a wrong answer.
 """
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +30,6 @@ Scorer = Callable[[Task, Trajectory], Awaitable[Score]]
 
 _TRL_NAMES = frozenset({"prompts", "completions", "completion_ids", "completions_ids"})
 _ABSENT = {"trainer_state": "the trainer's state", "environments": "TRL's environments"}
-
-
-class _Check(Protocol):
-    def __call__(self, task: Task, trajectory: Trajectory) -> Any: ...
 
 
 def columns_of(fn: RewardFn | None) -> tuple[str, ...]:
@@ -105,10 +100,16 @@ class FunctionScorer:
         self.columns = columns_of(fn)
         self.right_at = right_at - 1e-9
         self.conversational = conversational
-        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  #
-        noqa: B004 self.thread = thread and not is_async self.accepts: frozenset[str] | None = frozenset()  # of TRL's
-        keyword arguments; None: all self.trl = False try: signature = inspect.signature(fn) except (TypeError,
-        ValueError):  # some C functions have none return self._recognise(signature)
+        call = getattr(fn, "__call__", None)  # noqa: B004
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+        self.thread = thread and not is_async
+        self.accepts: frozenset[str] | None = frozenset()  # of TRL's keyword arguments; None: all
+        self.trl = False
+        try:
+            signature = inspect.signature(fn)
+        except (TypeError, ValueError):  # some C functions have none
+            return
+        self._recognise(signature)
 
     def _recognise(self, signature: inspect.Signature) -> None:
         parameters = signature.parameters
@@ -219,9 +220,10 @@ class FunctionScorer:
         arguments["completions"] = [_dialogue(trajectory) if chat else answer_text(trajectory)]
         arguments["completion_ids"] = arguments["completions_ids"] = [ids]
         arguments["log_metric"] = lambda name, value: metrics.__setitem__(str(name), float(value))
-        arguments["log_extra"] = lambda column, values: None  # TRL's table of samples; ours holds the whole
-        trajectory if self.accepts is not None: arguments = {name: value for name, value in arguments.items() if name
-        in self.accepts} return arguments
+        arguments["log_extra"] = lambda column, values: None  # our log holds the whole trajectory anyway
+        if self.accepts is not None:
+            arguments = {name: value for name, value in arguments.items() if name in self.accepts}
+        return arguments
 
 
 def _dialogue(trajectory: Trajectory) -> list[dict[str, str]]:
