@@ -9,8 +9,10 @@ from typing import Literal
 
 import torch
 
-Importance = Literal["token", "sequence"] Estimator = Literal["k1", "k2", "k3"] # exp(20) = 5e8 is far beyond any use of
-a ratio, and its square is still finite in float32. Beyond it the gradient is 0. LOG_RATIO_BOUND = 20.0
+Importance = Literal["token", "sequence"]
+Estimator = Literal["k1", "k2", "k3"]
+# exp(20) = 5e8 is beyond any use of a ratio, and its square still fits float32. Further out the gradient is 0.
+LOG_RATIO_BOUND = 20.0
 
 
 def log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor, importance: Importance) -> torch.Tensor:
@@ -71,8 +73,7 @@ def kl_loss(new: torch.Tensor, reference: torch.Tensor, log_r: torch.Tensor, est
     """A loss whose value estimates KL(pi || reference) and whose gradient is, in expectation, the gradient of that KL.
 
     The tokens were drawn from pi_old, and KL is an expectation under pi, so differentiating the estimate alone forgets
-    that
-    pi also chose the sample: E[grad k1] is 0, and E[grad k3] is the gradient of the other KL. The importance ratio
+    that pi also chose the sample: E[grad k1] is 0, and E[grad k3] is the gradient of the other KL. The importance ratio
     r = pi / pi_old brings the missing score term: grad (r k) = r (k grad log pi + grad k). Sample by sample that is
 
         k1:  r (d + 1) grad log pi        k3:  r d grad log pi        k2, with r held constant:  r d grad log pi
@@ -85,7 +86,9 @@ def kl_loss(new: torch.Tensor, reference: torch.Tensor, log_r: torch.Tensor, est
     return (ratio.detach() if estimator == "k2" else ratio) * k
 
 
-def value_loss(values: torch.Tensor, returns: torch.Tensor, old: torch.Tensor | None, clip: float | None) -> torch.Tensor:
+def value_loss(
+    values: torch.Tensor, returns: torch.Tensor, old: torch.Tensor | None, clip: float | None
+) -> torch.Tensor:
     """Squared error of the critic, optionally with its change since sampling clipped.
 
     L = max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)   (OpenAI baselines' ppo2; PPO's own eq. 9 has no clip)
