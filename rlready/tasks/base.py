@@ -7,11 +7,15 @@ in the set, and splits cannot overlap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import overload
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, overload
 
-from rlready.errors import UserError
+from rlready.errors import UserError, did_you_mean
+from rlready.scoring import RewardFn, Scorer, as_scorer, columns_of
 from rlready.seeds import hashed_uniform, rng
-from rlready.tasks.scoring import RewardFn, Scorer, as_scorer
+from rlready.tasks import files
+from rlready.tasks.generate import Duplicates, Generator, generate
 from rlready.types import Score, Task, Trajectory, Verdict
 
 
@@ -46,6 +50,120 @@ class TaskSet(Sequence[Task]):
                     f"{name}: tasks {seen[task.id]} and {i} are the same (id {task.id}). Remove one, or give them ids."
                 )
             seen[task.id] = i
+
+    @classmethod
+    def from_records(
+        cls,
+        records: Iterable[Mapping[str, Any]],
+        score: RewardFn | None = None,
+        *,
+        name: str = "records",
+        **reading: Any,
+    ) -> TaskSet:
+        """From mappings in memory.
+
+        Args:
+            records: one mapping per task.
+            score: the reward.
+            name: used in messages.
+            reading: the fields of `tasks.files.Reading`: `prompt` (column, or function of the record), `columns`,
+                `meta`, `id`, `system`, `skip_incomplete`, `drop_duplicates`.
+
+        Raises:
+            UserError: records are incomplete, repeated or malformed; names the first.
+        """
+        return cls._read(enumerate(records, start=1), score, name, "record", reading)
+
+    @classmethod
+    def from_jsonl(
+        cls, path: str | Path, score: RewardFn | None = None, *, name: str | None = None, **reading: Any
+    ) -> TaskSet:
+        """From a file with one JSON object a line: `TaskSet.from_jsonl("q.jsonl", prompt="question", score=...)`.
+
+        Takes what `from_records` takes. Every column but the prompt is kept in `task.data`. Columns that the reward
+        needs must be there.
+
+        Raises:
+            UserError: the file cannot be read, or a line is malformed, incomplete or repeated; names file, line,
+            column.
+        """
+        path = Path(path)
+        return cls._read(files.read_jsonl(path), score, name or path.stem, "line", reading, source=path.name)
+
+    @classmethod
+    def from_parquet(
+        cls, path: str | Path, score: RewardFn | None = None, *, name: str | None = None, **reading: Any
+    ) -> TaskSet:
+        """From a Parquet file (needs pyarrow). Takes what `from_records` takes; raises likewise."""
+        path = Path(path)
+        return cls._read(files.read_parquet(path), score, name or path.stem, "row", reading, source=path.name)
+
+    @classmethod
+    def from_hf(
+        cls,
+        dataset: Any,
+        score: RewardFn | None = None,
+        *,
+        split: str | None = "train",
+        config: str | None = None,
+        load: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        **reading: Any,
+    ) -> TaskSet:
+        """From a Hugging Face dataset, by name or as an object (needs the datasets library).
+
+        Args:
+            dataset: such as "openai/gsm8k", or a `Dataset` or `DatasetDict`.
+            score: the reward.
+            split: which split.
+            config: the dataset's configuration, such as "main".
+            load: further arguments of `datasets.load_dataset`, such as `data_files` or `revision`.
+            name: used in messages.
+            reading: what `from_records` takes.
+
+        Raises:
+            UserError: the dataset cannot be loaded, or its records are incomplete or repeated.
+        """
+        label = name or (dataset if isinstance(dataset, str) else "dataset")
+        return cls._read(files.read_hf(dataset, split, config, **(load or {})), score, label, "row", reading)
+
+    @classmethod
+    def from_generator(
+        cls,
+        fn: Generator,
+        n: int,
+        seed: int,
+        score: RewardFn | None = None,
+        *,
+        duplicates: Duplicates = "redraw",
+        exclude: Sequence[Task] = (),
+        name: str | None = None,
+    ) -> TaskSet:
+        """Draw n tasks from `fn(rng, index) -> Task | dict`; see `tasks.generate.generate` for the arguments.
+
+        Raises:
+            UserError: the function returns something else, or has too few distinct tasks.
+        """
+        tasks = generate(fn, n, seed, duplicates=duplicates, exclude=exclude)
+        return cls(tasks, score, name=name or str(getattr(fn, "__name__", "generated")))
+
+    @classmethod
+    def _read(
+        cls,
+        records: Iterable[tuple[int, Mapping[str, Any]]],
+        score: RewardFn | None,
+        name: str,
+        unit: str,
+        reading: Mapping[str, Any],
+        source: str | None = None,
+    ) -> TaskSet:
+        known = [f.name for f in fields(files.Reading)]
+        for key in reading:
+            if key not in known:
+                raise did_you_mean("argument", key, known)
+        how = files.Reading(**reading)
+        how = replace(how, required=tuple(dict.fromkeys([*how.required, *columns_of(score)])))
+        return cls(files.tasks_from_records(records, how, source=source or name, unit=unit), score, name=name)
 
     def __iter__(self) -> Iterator[Task]:
         """Over the tasks in order."""
