@@ -56,9 +56,10 @@ async def play(
         board: where to report progress, for the watchdog.
 
     Returns:
-        The trajectory, with reward, verdict, `env_steps`, `timings` (seconds: boot, sample, env, score, total; `env_busy`
-        and `score_busy` are those in which boot and steps, or grading, held the event loop), `info["last_reply"]` (the
-        environment's answer to the last action) and `info["env"]` (plain values of the last step's info).
+        The trajectory, with reward, verdict, `env_steps`, `timings` (seconds: boot, sample, env, score, total;
+        `env_busy` and `score_busy` are those in which boot and steps, or grading, held the event loop),
+        `info["last_reply"]` (the environment's answer to the last action) and `info["env"]` (plain values of the last
+        step's info).
 
     Raises:
         Stuck: the watchdog ended the run.

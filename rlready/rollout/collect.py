@@ -1,0 +1,511 @@
+"""Groups of episodes for training, many at once.
+
+The collector asks the curriculum for tasks, plays a group for each, shows all groups to the curriculum and keeps those
+that it admits; a refused one is refilled by another task, within a bound. Rollouts are coroutines, so a sampler sees many
+waiting requests and batches them.
+
+Synchronous collection (`max_lag=0`) goes in waves, and all that it decides is a function of the seed and of its state: an
+interrupted and resumed run equals an uninterrupted one. With `max_lag=n` groups are also played in the background, while
+the policy learns, under one rule (`Staleness`); there what runs when depends on the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from rlready.envs.base import EnvFactory
+from rlready.errors import UserError
+from rlready.policy.base import Policy, SamplingParams
+from rlready.rollout.actors import Actor, PolicyActor
+from rlready.rollout.episode import play
+from rlready.rollout.tally import tally
+from rlready.rollout.watchdog import Board, Watchdog
+from rlready.seeds import derive
+from rlready.tasks.base import TaskSet
+from rlready.types import Group, Task, Trajectory
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+class TaskSource(Protocol):
+    """What the collector asks of a curriculum; `curriculum.base.Curriculum` is one."""
+
+    def next(self) -> Task:
+        """The next task to roll out."""
+        ...
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        """Learn from the outcomes, admitted or not."""
+        ...
+
+    def admit(self, group: Group) -> bool:
+        """Whether this group goes into the update."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-ready state."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A curriculum that wants to know where a batch begins (mixing caps, refill caps)."""
+
+    def begin(self, groups: int) -> None:
+        """A batch of so many groups begins."""
+        ...
+
+
+@dataclass
+class Staleness:
+    """How far rollouts may run ahead of learning: one rule.
+
+    Before the trainer asks for batch number `asked` (counted from 1), every update up to `asked - 1` is done. Groups started
+    now are used at the latest in batch `asked + max_lag`, so no group is older than `max_lag` updates when it is used.
+    """
+
+    batch: int
+    max_lag: int = 0
+    asked: int = 0
+    started: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may be started now: (asked + max_lag) * batch - started."""
+        return (self.asked + self.max_lag) * self.batch - self.started
+
+
+class Collector:
+    """Collects groups; see the module's docstring.
+
+    Attributes:
+        transitions: environment steps taken so far, failed episodes included: the real budget that was spent.
+        episodes: episodes played so far.
+        failures: episodes that failed so far, or whose grader did, by reason.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: EnvFactory,
+        tasks: TaskSet,
+        curriculum: TaskSource,
+        *,
+        group_size: int = 8,
+        params: SamplingParams | None = None,
+        max_steps: int | None = None,
+        deadline: float | None = 60.0,
+        concurrency: int = 256,
+        seed: int = 0,
+        max_failures: float = 0.05,
+        max_refills: float = 4.0,
+        max_lag: int = 0,
+        watchdog: float | None = None,
+        actor: Actor | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        """Bring the parts together.
+
+        Args:
+            policy: acts.
+            env: makes a fresh environment for each episode.
+            tasks: grades.
+            curriculum: chooses tasks and admits groups.
+            group_size: episodes per task; they share the environment's seed.
+            params: decoding.
+            max_steps: actions per episode.
+            deadline: seconds per episode: boot, steps and grading.
+            concurrency: episodes at once.
+            seed: the run's.
+            max_failures: share of failed episodes (of the last 256, at least 3) beyond which collection stops.
+            max_refills: groups played in place of refused ones, per group asked for; beyond it a batch stays smaller.
+            max_lag: updates by which a group may be older than the policy it trains.
+            watchdog: seconds of stillness that end the run; default: 60, or twice the deadline if that is more.
+            actor: plays instead of the policy's own actor.
+            on_progress: called with (episodes done, episodes asked for) after each.
+
+        Raises:
+            UserError: a number is out of range.
+        """
+        for name, value, least in (
+            ("group_size", group_size, 1),
+            ("concurrency", concurrency, 1),
+            ("max_lag", max_lag, 0),
+        ):
+            if value < least:
+                raise UserError(f"Collector: {name} is {value}; it must be at least {least}.")
+        self.policy = policy
+        self.env = env
+        self.tasks = tasks
+        self.curriculum = curriculum
+        self.group_size = group_size
+        self.max_steps = max_steps
+        self.deadline = deadline
+        self.concurrency = concurrency
+        self.seed = seed
+        self.max_failures = max_failures
+        self.max_refills = max_refills
+        self.max_lag = max_lag
+        self.watchdog = max(60.0, 2 * (deadline or 0.0)) if watchdog is None else watchdog
+        self.actor = actor or PolicyActor(policy, params, seed)
+        self.on_progress = on_progress
+
+        self.transitions = 0
+        self.episodes = 0
+        self.failures: Counter[str] = Counter()
+        self._visits: Counter[str] = Counter()
+        self._recent: deque[str] = deque(maxlen=256)
+        self._metrics: dict[str, float] = {}
+        self._board = Board()
+        self._lagged: _Lagged | None = None
+
+    async def collect(self, groups: int) -> list[Group]:
+        """Play until so many groups are admitted, or the refill bound is reached.
+
+        Returns:
+            The admitted groups; fewer than asked for where the curriculum refused too many.
+
+        Raises:
+            UserError: too many episodes failed; the message quotes the commonest reason.
+            Stuck: rollouts hang.
+        """
+        if groups < 1:
+            raise UserError(f"Collector: {groups} groups were asked for; it must be at least 1.")
+        began = perf_counter()
+        with Watchdog(self._board, self.watchdog):
+            if self.max_lag:
+                self._lagged = self._lagged or _Lagged(self, Staleness(groups, self.max_lag))
+                played, admitted = await self._lagged.take(groups)
+            else:
+                played, admitted = await self._waves(groups)
+        self._metrics = tally(played, perf_counter() - began) | {
+            "groups": float(len(admitted)),
+            "refused": float(len(played) - len(admitted)),
+            "transitions": float(self.transitions),
+            "lag": float(self._lag(admitted)),
+        }
+        if len(admitted) < groups:
+            log.warning(
+                "Only %d of %d groups were admitted after %d refills.", len(admitted), groups, len(played) - groups
+            )
+        return admitted
+
+    def collect_sync(self, groups: int) -> list[Group]:
+        """`collect` for callers without an event loop.
+
+        Raises:
+            UserError: as `collect`, or `max_lag` is set, which needs a loop that lives between two calls.
+        """
+        if self.max_lag:
+            raise UserError("Collector: max_lag needs a running event loop; await collect() instead of collect_sync().")
+        return asyncio.run(self.collect(groups))
+
+    async def aclose(self) -> None:
+        """End what plays in the background."""
+        if self._lagged is not None:
+            await self._lagged.close()
+            self._lagged = None
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last collection, refused groups included, and the curriculum's own under `curriculum/`."""
+        return self._metrics | {f"curriculum/{name}": value for name, value in self.curriculum.metrics().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-ready: counters, visits (the seeds' position) and the curriculum. Groups in flight are not kept."""
+        return {
+            "visits": dict(self._visits),
+            "transitions": self.transitions,
+            "episodes": self.episodes,
+            "failures": dict(self.failures),
+            "recent": list(self._recent),
+            "curriculum": self.curriculum.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self._visits = Counter(state["visits"])
+        self.transitions = state["transitions"]
+        self.episodes = state["episodes"]
+        self.failures = Counter(state["failures"])
+        self._recent = deque(state["recent"], maxlen=256)
+        self.curriculum.load_state_dict(state["curriculum"])
+
+    async def _waves(self, groups: int) -> tuple[list[Group], list[Group]]:
+        if isinstance(self.curriculum, Batched):
+            self.curriculum.begin(groups)
+        played: list[Group] = []
+        admitted: list[Group] = []
+        most = groups + int(self.max_refills * groups)
+        while len(admitted) < groups and len(played) < most:
+            n = min(groups - len(admitted), most - len(played))
+            slots = asyncio.Semaphore(self.concurrency)
+            done, total = len(played) * self.group_size, (len(played) + n) * self.group_size
+            report = _counted(self.on_progress, done, total)
+            wave = await together([self._group(self._draw(), slots, report) for _ in range(n)])
+            played.extend(wave)
+            self._check_failures()
+            self.curriculum.observe(wave)
+            admitted.extend(group for group in wave if self._admit(group))
+        return played, admitted
+
+    def _admit(self, group: Group) -> bool:
+        return bool(group.valid) and self.curriculum.admit(group)
+
+    def _draw(self) -> tuple[Task, int]:
+        """The next task and its environment seed."""
+        task = self.curriculum.next()
+        visit = self._visits[task.id]
+        self._visits[task.id] += 1
+        return task, derive(self.seed, "env", task.id, visit)
+
+    async def _group(self, drawn: tuple[Task, int], slots: asyncio.Semaphore, report: Callable[[], None]) -> Group:
+        task, seed = drawn
+
+        async def one(sample: int) -> Trajectory:
+            queued = perf_counter()
+            async with slots:
+                waited = perf_counter() - queued
+                trajectory = await play(
+                    task,
+                    self.env,
+                    self.actor,
+                    self.tasks,
+                    seed=seed,
+                    sample=sample,
+                    max_steps=self.max_steps,
+                    deadline=self.deadline,
+                    board=self._board,
+                )
+            trajectory.timings["queue"] = waited
+            report()
+            return trajectory
+
+        trajectories = await together([one(sample) for sample in range(self.group_size)])
+        for trajectory in trajectories:
+            self.episodes += 1
+            self.transitions += trajectory.env_steps
+            reason = why_excluded(trajectory)
+            self._recent.append(reason)
+            if reason:
+                self.failures[reason] += 1
+        return Group(task, trajectories)
+
+    def _check_failures(self) -> None:
+        bad = Counter(reason for reason in self._recent if reason)
+        failed, seen = bad.total(), len(self._recent)
+        if failed >= 3 and failed > self.max_failures * max(seen, 1 / max(self.max_failures, 1e-9)):
+            reason, times = bad.most_common(1)[0]
+            raise UserError(
+                f"{failed} of the last {seen} episodes failed, more than max_failures={self.max_failures:g} allows. "
+                f"Commonest reason ({times} times): {reason}. Mend it, or raise max_failures."
+            )
+
+    def _lag(self, groups: Sequence[Group]) -> int:
+        """Versions by which the oldest trained token is behind the policy that acts now."""
+        versions = [
+            turn.version if isinstance(turn.version, int) else min(turn.version)
+            for group in groups
+            for trajectory in group
+            for turn in trajectory.turns
+            if turn.completion_ids
+        ]
+        return max(self.policy.version - min(versions), 0) if versions else 0
+
+
+class _Lagged:
+    """Plays groups in the background, as many as `Staleness` allows, and hands them over in the order they were started.
+
+    (In the order in which they finish, a slow group would be overtaken again and again and come later than the rule says;
+    quick groups would be over-represented, too.)
+    """
+
+    def __init__(self, collector: Collector, rule: Staleness) -> None:
+        self.owner = collector
+        self.rule = rule
+        self._slots = asyncio.Semaphore(collector.concurrency)
+        self._line: list[asyncio.Task[Group]] = []
+        self._played: list[Group] = []
+        self._refills = 0.0
+        self._error: BaseException | None = None
+        self._wake = asyncio.Event()
+
+    async def take(self, groups: int) -> tuple[list[Group], list[Group]]:
+        """All groups that were played since the last call, and the next admitted ones."""
+        if groups != self.rule.batch:
+            raise UserError(f"Collector: with max_lag all batches have one size; {self.rule.batch} became {groups}.")
+        self.rule.asked += 1
+        self._refills = self.owner.max_refills * groups
+        self._launch()
+        while self._error is None and not all(task.done() for task in self._line[:groups]):
+            self._wake.clear()
+            await self._wake.wait()
+        if self._error is not None:
+            await self.close()
+            raise self._error
+        taken, self._line = self._line[:groups], self._line[groups:]
+        played, self._played = self._played, []
+        return played, [task.result() for task in taken]
+
+    async def close(self) -> None:
+        """Cancel what is running."""
+        for task in self._line:
+            task.cancel()
+        await settle(self._line)
+
+    def _launch(self) -> None:
+        while self.rule.capacity > 0:
+            self.rule.started += 1
+            report = _counted(self.owner.on_progress, 0, self.owner.group_size)
+            task = asyncio.ensure_future(self.owner._group(self.owner._draw(), self._slots, report))
+            self._line.append(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Group]) -> None:
+        self._wake.set()
+        if task.cancelled():
+            return
+        try:
+            group = task.result()
+            self._played.append(group)
+            self.owner._check_failures()
+            self.owner.curriculum.observe([group])
+            if self.owner._admit(group):
+                return
+            self._line.remove(task)
+            self.rule.started -= 1
+            if self._refills >= 1:
+                self._refills -= 1
+                self._launch()
+        except Exception as error:
+            self._error = self._error or error
+
+
+async def play_many(
+    tasks: TaskSet,
+    env: EnvFactory,
+    actor: Actor,
+    episodes: int | Sequence[Task],
+    seed: int,
+    *,
+    max_steps: int | None = None,
+    deadline: float | None = 60.0,
+    concurrency: int = 256,
+    watchdog: float | None = None,
+    on_progress: Progress | None = None,
+) -> list[Trajectory]:
+    """Play episodes for logs, demonstrations or evaluation.
+
+    Args:
+        tasks: grades, and is played from where `episodes` is a number.
+        env: makes a fresh environment for each episode.
+        actor: who plays.
+        episodes: how many, going round the task set; or the task of each.
+        seed: the run's. The k-th episode of a task has the environment seed `derive(seed, "env", task.id, k)`, so two
+            actors meet the same worlds.
+        max_steps: actions per episode.
+        deadline: seconds per episode: boot, steps and grading.
+        concurrency: episodes at once.
+        watchdog: seconds of stillness that end the run; default: 60, or twice the deadline if that is more.
+        on_progress: called with (episodes done, episodes asked for) after each.
+
+    Returns:
+        The trajectories in the order asked for, failed ones included.
+
+    Raises:
+        UserError: there are no tasks.
+        Stuck: rollouts hang.
+    """
+    if isinstance(episodes, int):
+        if len(tasks) == 0:
+            raise UserError(f"{tasks.name}: there are no tasks to play.")
+        chosen = [tasks[i % len(tasks)] for i in range(episodes)]
+    else:
+        chosen = list(episodes)
+    board = Board()
+    slots = asyncio.Semaphore(concurrency)
+    report = _counted(on_progress, 0, len(chosen))
+    visits: Counter[str] = Counter()
+
+    async def one(task: Task, visit: int) -> Trajectory:
+        async with slots:
+            trajectory = await play(
+                task,
+                env,
+                actor,
+                tasks,
+                seed=derive(seed, "env", task.id, visit),
+                max_steps=max_steps,
+                deadline=deadline,
+                board=board,
+            )
+        report()
+        return trajectory
+
+    work: list[Coroutine[Any, Any, Trajectory]] = []
+    for task in chosen:
+        work.append(one(task, visits[task.id]))
+        visits[task.id] += 1
+    with Watchdog(board, max(60.0, 2 * (deadline or 0.0)) if watchdog is None else watchdog):
+        return await together(work)
+
+
+def why_excluded(trajectory: Trajectory) -> str:
+    """Why an episode is excluded, in words; empty for a good one."""
+    if trajectory.failure is not None:
+        return trajectory.failure
+    if trajectory.excluded:
+        return f"the grader failed: {trajectory.info.get('note') or 'no score'}"
+    return ""
+
+
+async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently; the first error cancels the others, waits for them, and is raised as it is."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await settle(tasks)
+        raise
+
+
+async def settle(tasks: Sequence[asyncio.Task[Any]], seconds: float = 15.0) -> None:
+    """Wait until cancelled tasks have ended, but not for ever."""
+    if not tasks:
+        return
+    done, stubborn = await asyncio.wait(tasks, timeout=seconds)
+    for task in done:
+        if not task.cancelled():
+            task.exception()  # seen; the first error is the one that is raised
+    if stubborn:
+        log.error("%d tasks ignore their cancellation and were abandoned.", len(stubborn))
+
+
+def _counted(on_progress: Progress | None, done: int, total: int) -> Callable[[], None]:
+    """A function that counts one more finished episode."""
+    count = done
+
+    def report() -> None:
+        nonlocal count
+        count += 1
+        if on_progress is not None:
+            on_progress(count, total)
+
+    return report
