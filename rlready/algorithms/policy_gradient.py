@@ -96,14 +96,17 @@ class PolicyGradient(Algorithm):
 
     def terms(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
         """Per-token losses of the streams policy, kl and entropy."""
+        # Columns are masked before the formulas: a nan outside the mask would turn a gradient of 0 into nan.
         mask = batch.weights["policy"] > 0
+        advantage = torch.where(mask, batch.advantage, 0.0)
         log_r = log_ratio(outputs.logprobs, batch.logprobs, mask, self.importance)
-        loss, _ = surrogate(log_r.exp(), batch.advantage, self.clip_low, self.clip_high, self.dual_clip)
+        loss, _ = surrogate(log_r.exp(), advantage, self.clip_low, self.clip_high, self.dual_clip)
         out = {"policy": loss}
         if self.kl:
             assert outputs.reference is not None
             each = log_ratio(outputs.logprobs, batch.logprobs, mask, "token")
-            out["kl"] = self.kl * kl_loss(outputs.logprobs, outputs.reference, each, self.kl_estimator)
+            new, reference = (torch.where(mask, x, 0.0) for x in (outputs.logprobs, outputs.reference))
+            out["kl"] = self.kl * kl_loss(new, reference, each, self.kl_estimator)
         if self.entropy:
             assert outputs.entropy is not None
             out["entropy"] = -self.entropy * outputs.entropy
@@ -137,8 +140,10 @@ class PolicyGradient(Algorithm):
     def prepare(self, policy: Policy, rows: Sequence[Row]) -> tuple[list[Row], dict[str, float]]:
         """Log the advantages over all trained tokens, and apply the truncated correction where it is on."""
         advantages = np.concatenate([row.advantage[row.weights["policy"] > 0] for row in rows]).astype(np.float64)
-        noted = {"advantage/mean": float(advantages.mean()), "advantage/std": float(advantages.std())}
-        if self.correction is None:
+        noted: dict[str, float] = {}
+        if len(advantages):
+            noted = {"advantage/mean": float(advantages.mean()), "advantage/std": float(advantages.std())}
+        if self.correction is None or not len(advantages):
             return list(rows), noted
         start = require_learner(policy).logprobs(rows)
         corrected, factors = [], []

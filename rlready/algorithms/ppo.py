@@ -83,7 +83,11 @@ class PPO(PolicyGradient):
     def terms(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
         """The policy's streams, and the critic's."""
         assert outputs.values is not None and batch.returns is not None
-        critic = value_loss(outputs.values, batch.returns, batch.values, self.value_clip)
+        mask = batch.weights["value"] > 0
+        old = None if batch.values is None else torch.where(mask, batch.values, 0.0)
+        critic = value_loss(
+            torch.where(mask, outputs.values, 0.0), torch.where(mask, batch.returns, 0.0), old, self.value_clip
+        )
         return super().terms(outputs, batch) | {"value": self.value_coef * critic}
 
     def prepare(self, policy: Policy, rows: Sequence[Row]) -> tuple[list[Row], dict[str, float]]:
