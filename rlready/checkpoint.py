@@ -25,15 +25,18 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from rlready.errors import UserError
-from rlready.run_files import dump_json, plain, sync_folder
+from rlready.run_files import dump_json, sync_folder
+
+if TYPE_CHECKING:
+    import torch
 
 RECORD = "record.json"
-_ARRAY = "__numpy__"
+_ARRAY, _BYTES = "__numpy__", "__bytes__"
 
 
 @runtime_checkable
@@ -260,24 +263,23 @@ def _is_json(state: Any) -> bool:
 
 
 def _encode(value: Any, path: str) -> Any:
+    """To what a weights-only load accepts: arrays and bytes become byte tensors under a tag."""
     import torch
 
-    if value is None or type(value) in (str, bool, int, float, bytes) or isinstance(value, torch.Tensor):
+    if value is None or type(value) in (str, bool, int, float) or isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (np.bool_, np.integer, np.floating)):
-        return plain(value) if np.isfinite(value) else float(value)
+        return value.item()
+    if isinstance(value, bytes):
+        return {_BYTES: _byte_tensor(value)}
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
             raise TypeError(f"{path} is an array of {value.dtype}; a checkpoint stores arrays of numbers only.")
-        raw = np.ascontiguousarray(value)
-        data = (
-            torch.frombuffer(bytearray(raw.tobytes()), dtype=torch.uint8)
-            if raw.size
-            else torch.zeros(0, dtype=torch.uint8)
-        )
-        return {_ARRAY: [value.dtype.str, list(value.shape)], "data": data}
+        return {_ARRAY: [value.dtype.str, list(value.shape)], "data": _byte_tensor(value.tobytes())}
     if isinstance(value, Mapping):
-        return {k: _encode(v, f"{path}.{k}") for k, v in value.items()}
+        if _ARRAY in value or _BYTES in value:
+            raise TypeError(f"{path} uses a key that checkpoints keep for themselves ({_ARRAY} or {_BYTES}).")
+        return {_encode(k, f"{path}'s key"): _encode(v, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, tuple):
         return tuple(_encode(v, f"{path}[{i}]") for i, v in enumerate(value))
     if isinstance(value, list):
@@ -289,6 +291,8 @@ def _encode(value: Any, path: str) -> Any:
 
 def _decode(value: Any) -> Any:
     if isinstance(value, dict):
+        if _BYTES in value:
+            return value[_BYTES].numpy().tobytes()
         if _ARRAY in value:
             dtype, shape = value[_ARRAY]
             return np.frombuffer(value["data"].numpy().tobytes(), dtype=np.dtype(dtype)).reshape(shape).copy()
@@ -296,6 +300,12 @@ def _decode(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_decode(v) for v in value)
     return [_decode(v) for v in value] if isinstance(value, list) else value
+
+
+def _byte_tensor(data: bytes) -> torch.Tensor:
+    import torch
+
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
 
 
 def _sync_tree(folder: Path) -> None:
