@@ -1,12 +1,12 @@
 """Groups of episodes for training, many at once.
 
 The collector asks the curriculum for tasks, plays a group for each, shows all groups to the curriculum and keeps those
-that it admits; a refused one is refilled by another task, within a bound. Rollouts are coroutines, so a sampler sees many
-waiting requests and batches them.
+that it admits; a refused one is refilled by another task, within a bound. Rollouts are coroutines, so a sampler sees
+many waiting requests and batches them.
 
-Synchronous collection (`max_lag=0`) goes in waves, and all that it decides is a function of the seed and of its state: an
-interrupted and resumed run equals an uninterrupted one. With `max_lag=n` groups are also played in the background, while
-the policy learns, under one rule (`Staleness`); there what runs when depends on the clock.
+Synchronous collection (`max_lag=0`) goes in waves, and all that it decides is a function of the seed and of its state:
+an interrupted and resumed run equals an uninterrupted one. With `max_lag=n` groups are also played in the background,
+while the policy learns, under one rule (`Staleness`); there what runs when depends on the clock.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class Batched(Protocol):
 class Staleness:
     """How far rollouts may run ahead of learning: one rule.
 
-    Before the trainer asks for batch number `asked` (counted from 1), every update up to `asked - 1` is done. Groups started
-    now are used at the latest in batch `asked + max_lag`, so no group is older than `max_lag` updates when it is used.
+    When the trainer asks for batch number `asked` (from 1), `asked - 1` updates are done. Groups are used in the
+    order they were started, so one started now is used in batch `asked + max_lag` at the latest: no group is older than
+    `max_lag` updates when it is used.
     """
 
     batch: int
@@ -329,10 +330,10 @@ class Collector:
 
 
 class _Lagged:
-    """Plays groups in the background, as many as `Staleness` allows, and hands them over in the order they were started.
+    """Plays groups in the background, as many as `Staleness` allows; hands them over in the order they were started.
 
-    (In the order in which they finish, a slow group would be overtaken again and again and come later than the rule says;
-    quick groups would be over-represented, too.)
+    (In the order in which they finish, a slow group could be overtaken again and again, and come later than the rule
+    says; quick groups would be over-represented, too.)
     """
 
     def __init__(self, collector: Collector, rule: Staleness) -> None:
@@ -340,6 +341,7 @@ class _Lagged:
         self.rule = rule
         self._slots = asyncio.Semaphore(collector.concurrency)
         self._line: list[asyncio.Task[Group]] = []
+        self._admitted: set[asyncio.Task[Group]] = set()
         self._played: list[Group] = []
         self._refills = 0.0
         self._error: BaseException | None = None
@@ -352,13 +354,14 @@ class _Lagged:
         self.rule.asked += 1
         self._refills = self.owner.max_refills * groups
         self._launch()
-        while self._error is None and not all(task.done() for task in self._line[:groups]):
+        while self._error is None and not all(task in self._admitted for task in self._line[:groups]):
             self._wake.clear()
             await self._wake.wait()
         if self._error is not None:
             await self.close()
             raise self._error
         taken, self._line = self._line[:groups], self._line[groups:]
+        self._admitted.difference_update(taken)
         played, self._played = self._played, []
         return played, [task.result() for task in taken]
 
@@ -386,6 +389,7 @@ class _Lagged:
             self.owner._check_failures()
             self.owner.curriculum.observe([group])
             if self.owner._admit(group):
+                self._admitted.add(task)
                 return
             self._line.remove(task)
             self.rule.started -= 1
