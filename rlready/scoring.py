@@ -50,11 +50,12 @@ def columns_of(fn: RewardFn | None) -> tuple[str, ...]:
     return tuple(p.name for p in named if p.default is p.empty and p.name not in known)
 
 
-def declare(fn: Any, *, name: str, columns: Sequence[str] = ()) -> Any:
+def declare(fn: Any, *, name: str, columns: Sequence[str] = ()) -> RewardFn:
     """Give a reward its name in messages and the keys of `task.data` that it needs; returns the reward."""
     fn.__name__ = fn.__qualname__ = name
     fn.columns = tuple(columns)
-    return fn
+    declared: RewardFn = fn
+    return declared
 
 
 def last_turn(trajectory: Trajectory) -> Turn | None:

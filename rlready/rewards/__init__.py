@@ -1,1 +1,43 @@
-"""rlready.rewards."""
+"""Public verifiers: factories for task sets, and the plain functions under them.
+
+A factory takes the column that holds the gold and gives a reward function for `TaskSet(score=...)`. The plain
+`verify_*` functions judge one text against one gold. All follow one rule: an empty answer is no answer, a gold that
+cannot be read makes the grader fail, and neither is ever paid.
+
+    exact("answer")      the same text                     verify_exact
+    choice("answer")     the right letter, and no other    verify_choice
+    number("answer")     a number within a tolerance       verify_number
+    math("answer")       a number or fraction, exactly     verify_number
+    pattern(r"...")      a given form                      verify_pattern
+    tool_call("calls")   exactly these tool calls          verify_calls
+    compose({...})       weighted sum with gates
+"""
+
+from __future__ import annotations
+
+from rlready.rewards.answers import find_answer, strip_thoughts
+from rlready.rewards.calls import tool_call, verify_calls
+from rlready.rewards.combine import compose
+from rlready.rewards.numeric import math, number, parse_number, verify_number
+from rlready.rewards.text import choice, exact, pattern, verify_choice, verify_exact, verify_pattern
+from rlready.scoring import answer_text, as_scorer
+
+__all__ = [
+    "answer_text",
+    "as_scorer",
+    "choice",
+    "compose",
+    "exact",
+    "find_answer",
+    "math",
+    "number",
+    "parse_number",
+    "pattern",
+    "strip_thoughts",
+    "tool_call",
+    "verify_calls",
+    "verify_choice",
+    "verify_exact",
+    "verify_number",
+    "verify_pattern",
+]

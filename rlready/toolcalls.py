@@ -1,0 +1,107 @@
+"""Tool calls as text: the form that models write, and the reader that never guesses.
+
+    <tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>
+
+A completion may hold several. What stands inside `<think>...</think>` is not a call. A call whose JSON is broken, whose
+name or arguments are missing or whose arguments are not an object is *malformed*: it comes back with a reason, and is
+never taken for a call without arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as it was read.
+
+    Attributes:
+        name: the tool's name; empty where it could not be read.
+        arguments: the arguments; None where the call is malformed.
+        problem: why it is malformed, one sentence; empty for a good call.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | None
+    problem: str = ""
+
+
+def parse_calls(text: str) -> list[Call]:
+    """All calls in a completion, in order, malformed ones included."""
+    head, closed, tail = text.partition("</think>")
+    if closed and "<think>" not in head:  # the opening tag was part of the prompt
+        text = tail
+    text = _THOUGHT.sub("", text)
+    calls: list[Call] = []
+    at = text.find(OPEN)
+    while at >= 0:
+        call, end = _parse_one(text, at + len(OPEN))
+        calls.append(call)
+        at = text.find(OPEN, end)
+    return calls
+
+
+def render_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as a model writes it."""
+    return f"{OPEN}{json.dumps({'name': name, 'arguments': dict(arguments)}, ensure_ascii=False)}{CLOSE}"
+
+
+class _BadJsonError(ValueError):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise _BadJsonError("a key stands twice in one object")
+    return out
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise _BadJsonError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)
+
+
+def _parse_one(text: str, start: int) -> tuple[Call, int]:
+    """The call after an opening tag, and where to go on reading."""
+    at = start + len(text[start:]) - len(text[start:].lstrip())
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        close = text.find(CLOSE, start)
+        why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        return Call("", None, f"The tool call is not valid JSON ({why})."), len(text) if close < 0 else close
+    rest = text[end:].lstrip()
+    call = _as_call(value)
+    if not rest.startswith(CLOSE):
+        return Call(call.name, None, f"The tool call is not closed by {CLOSE}."), end
+    return call, end
+
+
+def _as_call(value: Any) -> Call:
+    if not isinstance(value, dict):
+        return Call("", None, "The tool call is not a JSON object.")
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        return Call("", None, 'The tool call has no "name".')
+    if "arguments" not in value:
+        return Call(name, None, 'The tool call has no "arguments"; write {} where there are none.')
+    arguments = value["arguments"]
+    if isinstance(arguments, str):  # some models write the object as a string
+        try:
+            arguments = _DECODER.decode(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    if not isinstance(arguments, dict):
+        return Call(name, None, '"arguments" is not a JSON object.')
+    return Call(name, arguments)
