@@ -68,8 +68,8 @@ class LoggedEpisode:
 def from_trajectory(trajectory: Trajectory, *, source: str = "agent") -> LoggedEpisode:
     """Read a trajectory as a log.
 
-    The reply to an action is what the *next* turn saw anew (`Turn.context`, assistant messages left out); the reply to the
-    last action, which no turn saw, is `trajectory.info["last_reply"]`, "" where absent.
+    The reply to an action is what the *next* turn saw anew (`Turn.context`, assistant messages left out); the reply
+    to the last action, which no turn saw, is `trajectory.info["last_reply"]`, "" where absent.
 
     Args:
         trajectory: its turns form one chain; untrainable side turns (probes) beside the chain are skipped.
