@@ -34,7 +34,7 @@ class Valued(Protocol):
 
 
 def top_by_variance(m: int, *samplers: Valued) -> list[Task]:
-    """The m tasks with the highest positive variance, ties by task id: the seeds of new tasks (DreamGym, curriculum)."""
+    """The m tasks with the highest positive variance, ties by task id: DreamGym's seeds of new tasks."""
     found = [(value, task) for sampler in samplers for value, task in sampler.valued() if value > NO_VARIANCE]
     found.sort(key=lambda pair: (-pair[0], pair[1].id))
     return [task for _, task in found[:m]]
