@@ -33,7 +33,7 @@ OWNERS = [0, 0, 1, 2]
 
 
 def matrix():
-    # Two context tokens, then the trained ones. The token's loss is carried in `advantage`, for the test's loss to read.
+    # Two context tokens, then the trained ones. A token's loss is carried in `advantage`, for the test's loss to read.
     return [
         row_of([0] * (2 + len(losses)), [0, 0] + [1] * len(losses), advantage=[0, 0, *losses], trajectory=owner)
         for losses, owner in zip(LOSSES, OWNERS, strict=True)

@@ -26,7 +26,7 @@ def one(ratio, advantage, low=0.2, high=0.2, dual=None):
     return loss.item(), r.grad.item(), clipped.item()
 
 
-# -min(rA, clip(r)A). The clip takes the gradient only where it makes the objective smaller: above for A > 0, below for A < 0.
+# -min(rA, clip(r)A). The clip takes the gradient only where it lowers the objective: above for A > 0, below for A < 0.
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "slope", "clipped"),
     [
@@ -100,7 +100,7 @@ def test_kl_values_by_hand():
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_kl_gradient_is_that_of_the_exact_kl(estimator):
-    """The mean over all tokens, each with its probability under the sampler, against finite differences of the true KL."""
+    """The mean over all tokens, weighted by the sampler's probabilities, against finite differences of the true KL."""
     generator = torch.Generator().manual_seed(1)
     theta, ref, behaviour = (torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(3))
     ref, old = torch.log_softmax(ref, 0), torch.log_softmax(behaviour, 0)
@@ -160,7 +160,7 @@ def outputs_of(logprobs, **more):
 def test_total_by_hand():
     # Two trained tokens, A = 1, ratios 1.5 and 1: policy = -(1.2 + 1) / 2 = -1.1.
     # Entropy .6 and .4, coefficient .1: -.1 * .5 = -.05.
-    # KL k1 with reference log-probs .1 lower at both: k = .1, ratios 1.5 and 1, coefficient 2: 2 * (.15 + .1) / 2 = .25.
+    # KL k1 with reference log-probs .1 lower at both: k = .1, ratios 1.5 and 1, coefficient 2: 2 (.15 + .1) / 2 = .25.
     row = row_of([0, 1, 2], [0, 1, 1], logprobs=[0, -2.0, -1.0])
     row.weights |= {"kl": row.weights["policy"].copy(), "entropy": row.weights["policy"].copy()}
     algorithm = PolicyGradient(kl=2.0, kl_estimator="k1", entropy=0.1)
@@ -231,7 +231,7 @@ def test_first_gradient_is_the_policy_gradient():
 
 
 def test_ppo_value_stream_has_its_own_coefficient_and_denominator():
-    # Values .5 at both tokens, returns 1 and 0: mean of .25 and .25, coefficient 2 -> .5. Two policy tokens, one value row.
+    # Values .5 at both tokens, returns 1 and 0: mean of .25 and .25, coefficient 2 -> .5.
     row = row_of([0, 1, 2], [0, 1, 1], advantage=0.0)
     row.weights["value"] = row.weights["policy"].copy()
     row.returns = np.asarray([0, 1, 0], dtype=np.float32)
@@ -337,7 +337,8 @@ def test_advantage_metrics_are_over_trained_tokens():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"dual_clip": 1.0}, {"clip_low": -0.1}, {"kl_estimator": "k4"}, {"importance": "word"}, {"correction": -1.0}]
+    "fields",
+    [{"dual_clip": 1.0}, {"clip_low": -0.1}, {"kl_estimator": "k4"}, {"importance": "word"}, {"correction": -1.0}],
 )
 def test_fields_that_cannot_work_are_refused(fields):
     with pytest.raises(UserError, match=next(iter(fields))):

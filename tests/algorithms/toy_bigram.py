@@ -1,7 +1,7 @@
 """A learner small enough to compute by hand: the next token depends on the last one alone.
 
-`table[a, b]` is the logit of b after a, `critic[a]` the value of a context that ends in a. Rows are cut into micro-batches of
-`micro` rows and padded, as a real learner does, with nan where nothing may be read.
+`table[a, b]` is the logit of b after a, `critic[a]` the value of a context that ends in a. Rows are cut into
+micro-batches of `micro` rows and padded, as a real learner does, with nan where nothing may be read.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def group_of(*rewards: float, learner: Bigram | None = None, tokens: int = 2, na
         turn = Turn([0], [1 + k % 3] * tokens, [-1.0] * tokens)
         trajectories.append(Trajectory(Task.of(name), [turn], reward=reward))
     if learner is not None:
-        with_behaviour(learner, [t for t in trajectories])
+        with_behaviour(learner, trajectories)
     return Group(Task.of(name), trajectories)
 
 

@@ -1,0 +1,141 @@
+"""The training loop, on one screen. It knows no algorithm, no environment and no backend.
+
+    collect -> update -> halt, or evaluate -> log -> checkpoint
+
+Metrics: the collector's under their own names (`reward`, `success`, `episodes`), the algorithm's under `update/`, the
+evaluator's under `eval/`. A checkpoint holds learner, algorithm, collector (with its curriculum and seeds) and stop
+rules, so a run that was killed and resumed equals one that was not, bit for bit on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlready.aio import run_sync
+from rlready.algorithms.base import Algorithm, require_learner
+from rlready.checkpoint import Stateful, load_checkpoint
+from rlready.evaluate import Evaluation
+from rlready.policy.base import Policy
+from rlready.stopping import StopRule
+from rlready.types import Group
+
+if TYPE_CHECKING:
+    from rlready.run import Run
+
+Evaluator = Callable[[Policy], Awaitable[Evaluation]]
+
+
+class Collects(Protocol):
+    """What the loop asks of a collector; `rollout.collect.Collector` is one."""
+
+    transitions: int
+
+    async def collect(self, groups: int) -> list[Group]:
+        """Groups to learn from."""
+        ...
+
+    async def aclose(self) -> None:
+        """End what plays in the background."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last collection."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What resuming needs."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        ...
+
+
+def train(
+    policy: Policy,
+    collector: Collects,
+    algorithm: Algorithm,
+    run: Run,
+    *,
+    steps: int,
+    groups_per_step: int,
+    evaluator: Evaluator | None = None,
+    eval_every: int = 0,
+    save_every: int = 0,
+    stop_rules: Sequence[StopRule] = (),
+    ledger: str = "real",
+) -> Policy:
+    """Train a policy; returns it.
+
+    Args:
+        policy: with a learner.
+        collector: brings groups.
+        algorithm: learns from them.
+        run: keeps folder, progress and checkpoints. Each call needs a stage of its own.
+        steps: updates in all, those before a resume included.
+        groups_per_step: groups per update.
+        evaluator: such as `lambda policy: evaluate(policy, dev, env)`; called every `eval_every` steps and after the
+            last. Its transitions are counted as "eval".
+        eval_every: 0 evaluates only after the last step.
+        save_every: steps between checkpoints; 0 writes one before the first step and one after the last.
+        stop_rules: see `stopping`. Where one gives a reason, or a gradient is not finite, training halts, says why,
+            logs `halted`, and the policy goes back to the last checkpoint, which is from before what went wrong.
+        ledger: what the collector's transitions are counted as in the run ("real", "dream").
+
+    Raises:
+        ValueError: the policy has no learner.
+        UserError: from the collector or the run.
+    """
+    learner: Stateful = require_learner(policy)
+    parts: dict[str, Stateful] = {"learner": learner, "algorithm": algorithm, "collector": collector}
+    remembering: list[Any] = [rule for rule in stop_rules if hasattr(rule, "state_dict")]
+    parts |= {f"stop_rule_{i}": rule for i, rule in enumerate(remembering)}
+
+    async def update(groups: list[Group], metrics: dict[str, float]) -> str | None:
+        began = time.perf_counter()
+        try:
+            metrics |= {f"update/{name}": value for name, value in (await algorithm.update(policy, groups)).items()}
+        except FloatingPointError as error:
+            return f"a gradient is not finite ({error})"
+        metrics["update/seconds"] = time.perf_counter() - began
+        return next((why for rule in stop_rules if (why := rule(metrics)) is not None), None)
+
+    async def loop() -> None:
+        done = run.restore(parts)
+        policy.sync()
+        healthy = run.save(done, parts) if done < steps else None
+        for step in run.steps(steps):
+            spent = collector.transitions
+            groups = await collector.collect(groups_per_step)
+            run.spend(**{ledger: collector.transitions - spent})
+            run.trajectories(step, groups)
+            metrics = collector.metrics()
+            halt = await update(groups, metrics)
+            if halt is not None:
+                assert healthy is not None  # there is a step, so one was written before it
+                load_checkpoint(healthy, {"learner": learner, "algorithm": algorithm})
+                policy.sync()
+                run.log(step, metrics | {"halted": 1.0})
+                run.say(f"Training halted at step {step}: {halt}. The policy is that of {healthy.name}.")
+                return
+            last = step == steps
+            if evaluator is not None and (last or (eval_every > 0 and step % eval_every == 0)):
+                evaluation = await evaluator(policy)
+                run.spend(eval=evaluation.env_steps)
+                metrics |= {f"eval/{name}": value for name, value in evaluation.metrics().items()}
+            run.log(step, metrics)
+            if last or (save_every > 0 and step % save_every == 0):
+                score = metrics.get("eval/success", math.nan)
+                healthy = run.save(step, parts, score=score if math.isfinite(score) else None)
+
+    async def guarded() -> None:
+        try:
+            await loop()
+        finally:
+            await collector.aclose()
+
+    run_sync(guarded())
+    return policy
