@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,9 @@ class Curve:
 
 
 def choose_metric(lines: Iterable[Mapping[str, Any]]) -> str | None:
-    """The most telling metric that was logged, or None."""
-    logged = {name for line in lines for name in line}
+    """The most telling metric that was logged often enough to draw (twice in one stage), or None."""
+    seen = Counter((str(line.get("stage", "")), name) for line in lines for name in line)
+    logged = {name for (_, name), n in seen.items() if n > 1}
     return next((name for name in TELLING if name in logged), None)
 
 

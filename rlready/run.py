@@ -86,12 +86,13 @@ class Run:
     """See the module's text. Use as a context manager, so that the run's end is recorded whatever happens."""
 
     def __init__(
-        self, folder: Path, header: dict[str, Any], *, progress: Mode, keep: int, log_groups: int | None
+        self, folder: Path, header: dict[str, Any], config: Any, *, progress: Mode, keep: int, log_groups: int | None
     ) -> None:
         """Use `Run.create`."""
         self.dir = folder
         self.name = folder.name
         self.seed = int(header["seed"])
+        self.config = config
         self.keep = keep
         self.log_groups = log_groups
         self.progress = ProgressBoard(progress)
@@ -132,7 +133,7 @@ class Run:
 
         Args:
             name: the folder becomes `<root>/<name>-<n>` with the next free number.
-            config: a dataclass or mapping; written to `config.toml`. On resume it must be what it was, unless None.
+            config: a dataclass or mapping; kept as `run.config` and written to `config.toml`. On resume it must be what it was, unless None.
             seed: of everything random in the run; on resume the run's own seed is used.
             root: where runs live.
             resume: name or path of a run to go on with.
@@ -148,13 +149,14 @@ class Run:
         if resume is not None:
             folder = find_run(resume, root)
             header = read_header(folder)
-            stored = read_toml(folder / "config.toml").get("config", {})
+            stored: dict[str, Any] = read_toml(folder / "config.toml").get("config", {})
             if config is not None and (found := first_difference(stored, to_dict(config))) is not None:
                 key, then, given = found
                 raise UserError(
                     f"Run {folder.name} was made with {key} = {then}, and now it is {given}. "
                     "Resume with the same configuration, or start a new run."
                 )
+            config = stored if config is None else config
         else:
             header = {"seed": seed, "created": now(), "version": __version__, **about}
             with disk_errors(root / name, "Nothing was started."):
@@ -162,7 +164,7 @@ class Run:
                 header["name"] = folder.name
                 write_atomic(folder / "run.json", dump_json(header, indent=1))
                 write_atomic(folder / "config.toml", to_toml({**header, "config": to_dict(config or {})}))
-        return cls(folder, header, progress=progress, keep=keep, log_groups=log_groups)
+        return cls(folder, header, config, progress=progress, keep=keep, log_groups=log_groups)
 
     # -- accounting ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +266,8 @@ class Run:
         step = 0
         if newest:
             step = int(load_checkpoint(newest[0], {**parts, _GLOBAL_RANDOM: GlobalRandom()})["step"])
-            self.say(f"Resumed {self.scope or self.name} after step {step}.")
+            if step > 0:
+                self.say(f"Resumed {self.scope or self.name} after step {step}.")
         self._parts[self.scope] = parts
         self._restored[self.scope] = self._saved[self.scope] = step
         return step
