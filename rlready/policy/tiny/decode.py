@@ -14,6 +14,7 @@ keeps acting with the version it was given while the learner goes on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -244,8 +245,8 @@ class Decoder:
                 x, mixed = x.index_select(0, p.last), mixed.index_select(0, p.last)
             x.addmm_(mixed, layer.out)
             gate_up = torch.mm(self._norm(x), layer.gate_up, out=self._buffer("gate_up", len(x), 2 * c.hidden))
-            gate = F.silu(gate_up[:, : c.hidden])
-            x.addmm_(gate.mul_(gate_up[:, c.hidden :]), layer.down)
+            gate, up = gate_up[:, : c.hidden], gate_up[:, c.hidden :]
+            x.addmm_(F.silu(gate, inplace=True).mul_(up), layer.down)
         return x
 
     def _attend(self, p: Pass, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -253,10 +254,12 @@ class Decoder:
         c = self.config
         group = c.heads // c.kv_heads
         q = self._rectangle(p, query, c.kv_heads).reshape(-1, p.width * group, c.head_dim)
-        scores = torch.bmm(q, keys.transpose(1, 2))
+        shape = (len(q), q.shape[1], p.length)
+        scores = torch.bmm(q, keys.transpose(1, 2), out=self._buffer("scores", *shape))
         if p.mask is not None:
             scores.view(p.height, c.kv_heads, p.width, group, p.length).add_(p.mask.unsqueeze(1))
-        mixed = torch.bmm(torch.softmax(scores, dim=-1), values)
+        weights = torch.softmax(scores, dim=-1, out=self._buffer("weights", *shape))
+        mixed = torch.bmm(weights, values, out=self._buffer("mixed", *q.shape))
         if c.kv_heads > 1:
             mixed = mixed.view(p.height, c.kv_heads, p.width, -1).transpose(1, 2)
         mixed = mixed.reshape(p.height * p.width, c.dim)
@@ -271,12 +274,15 @@ class Decoder:
         return shaped.transpose(1, 2).reshape(p.height * heads, p.width, -1)
 
     def _norm(self, x: Tensor) -> Tensor:
-        """RMSNorm without its weight, which is folded into the next matrix."""
-        return F.rms_norm(x, x.shape[-1:], None, self.config.norm_eps)
+        """RMSNorm without its weight, which is folded into the next matrix, [N, D]."""
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+        scale.div_(self.config.dim).add_(self.config.norm_eps).rsqrt_()
+        return torch.mul(x, scale, out=self._buffer("normed", *x.shape))
 
-    def _buffer(self, name: str, rows: int, columns: int) -> Tensor:
+    def _buffer(self, name: str, *shape: int) -> Tensor:
         """Reused memory: fresh pages cost as much as the product that fills them."""
+        size = math.prod(shape)
         held = self._work.get(name)
-        if held is None or held.numel() < rows * columns:
-            held = self._work[name] = torch.empty(max(rows, 256) * columns)
-        return held[: rows * columns].view(rows, columns)
+        if held is None or held.numel() < size:
+            held = self._work[name] = torch.empty(size * 5 // 4)
+        return held[:size].view(shape)

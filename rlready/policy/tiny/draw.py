@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +29,7 @@ _MASK_64 = (1 << 64) - 1
 _BELOW_ONE = 1.0 - 2.0**-22  # stays below the total when multiplied with it in single precision
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """The part of `SamplingParams` that shapes a distribution: rows with the same rule are drawn together."""
 
     temperature: float

@@ -251,6 +251,7 @@ class Engine:
 
         Raises:
             FloatingPointError: the model's logits are not finite.
+            ValueError: a prompt holds an id outside the vocabulary.
         """
         start = time.perf_counter()
         logits = self._forward()
@@ -290,6 +291,8 @@ class Engine:
             if self._new:
                 parts = [self.rows[i].pending or (int(self.token[i]),) for i in leads[rows].tolist()]
                 tokens = np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=int(count[rows].sum()))
+                if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+                    raise ValueError(f"A prompt holds an id outside the vocabulary of {self.config.vocab_size}.")
             else:
                 tokens = self.token[rows]
             laid = build(self.cache, rows, fresh, slot[rows], past[rows], count[rows], tokens)

@@ -130,8 +130,6 @@ class TinySampler:
                 f"A prompt of {len(prompt)} tokens leaves no room in the model's max_len {self.config.max_len}. "
                 "Raise max_len, or end the episode sooner."
             )
-        if min(prompt) < 0 or max(prompt) >= self.config.vocab_size:
-            raise ValueError(f"A prompt holds an id outside the vocabulary of {self.config.vocab_size}.")
         if params.max_tokens < 1 or params.temperature < 0 or not 0 < params.top_p <= 1 or not 0 <= params.min_p <= 1:
             raise ValueError(f"Sampling parameters out of range: {params}.")
 
