@@ -209,12 +209,12 @@ class _Episode:
         finally:
             activity = self.activity
             activity.board.close(activity)
-            busy = activity.busy
-            self.trajectory.timings = {
-                name: activity.seconds.get(name, 0.0) for name in ("boot", "sample", "env", "score")
-            }
-            self.trajectory.timings["env_busy"] = busy.get("boot", 0.0) + busy.get("env", 0.0)
-            self.trajectory.timings["score_busy"] = busy.get("score", 0.0)
+            busy, seconds = activity.busy, activity.seconds
+            timings = {name: seconds.get(name, 0.0) for name in ("boot", "sample", "env", "score")}
+            timings["total"] = sum(seconds.values())
+            timings["env_busy"] = busy.get("boot", 0.0) + busy.get("env", 0.0)
+            timings["score_busy"] = busy.get("score", 0.0)
+            self.trajectory.timings = timings
 
 
 async def _close(env: Env) -> str | None:
