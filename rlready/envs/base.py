@@ -1,9 +1,10 @@
 """The environment contract.
 
-An environment object serves one episode. `reset(task, seed)` draws everything hidden once, from (task, seed) alone, so a
-group that shares its seed shares its world, and the same actions give the same episode. An `Observation` is the *whole* next
-context: the policy sees its messages and nothing else. Scoring belongs to the task set, since one task set serves several
-environments (real and dream, long context and chunked).
+An environment object serves one episode. `reset(task, seed)` draws everything hidden once, from (task, seed) alone,
+so a group that shares its seed shares its world, and the same actions give the same episode. An `Observation` is the
+*whole* next
+context: the policy sees its messages and nothing else. Scoring belongs to the task set, since one task set serves
+several environments (real and dream, long context and chunked).
 """
 
 from __future__ import annotations

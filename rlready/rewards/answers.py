@@ -2,7 +2,7 @@ r"""Where the answer stands in a completion.
 
 Explicit marks win, the last one first read: `\boxed{...}`, `<answer>...</answer>`, `#### ...` at the start of a
 line, and "the answer is ...". What stands inside `<think>...</think>` is thought, not answer; a thought that was
-never closed leaves no answer.
+never closed leaves no answer. A tool call is no answer either.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = ["Answer", "answer_text", "boxed", "find_answer", "read_answer", "stri
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _PHRASE = re.compile(r"\banswer\b(?:[ \t]+is)?[ \t]*[:=]?[ \t]*([^\n]+)", re.IGNORECASE)
+_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def boxed(text: str) -> str | None:
 
 def find_answer(text: str, *, cut: bool = False) -> Answer:
     """Find the answer in a completion; without a mark, the whole visible text is the answer."""
-    visible = strip_thoughts(text).strip()
+    visible = _CALL.sub("", strip_thoughts(text)).strip()
     inner = boxed(visible)
     if inner is not None:
         return Answer(inner, True, cut, visible)

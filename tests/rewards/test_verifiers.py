@@ -67,6 +67,8 @@ def judge(fn: Any, text: str, stop: Stop = "end", **data: Any) -> Score:
         ("   ", "4", N),
         ("<think>4</think>", "4", N),
         ("<think>it is 4", "4", N),
+        ('<tool_call>{"name": "add", "arguments": {"a": 0, "b": 4}}</tool_call>', "4", N),
+        ('<tool_call>{"name": "add", "arguments": {"b": 4', "4", N),
         ("it is 5</think>4", "4", R),
         ("4", "", F),
         ("", "", F),
