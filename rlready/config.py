@@ -53,7 +53,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}, {_toml_place(str(error), path.read_text(encoding='utf-8'))}") from error
 
 
-def load(cls: type[T], file: str | Path | None = None, overrides: Sequence[str] = (), base: T | None = None) -> T:
+def load(
+    cls: type[T],
+    file: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    base: T | None = None,
+    table: Mapping[str, Any] | None = None,
+) -> T:
     """Build a configuration.
 
     Args:
@@ -61,19 +67,22 @@ def load(cls: type[T], file: str | Path | None = None, overrides: Sequence[str] 
         file: a TOML file.
         overrides: `dotted.key=value`, the value in TOML, or bare text where text is wanted.
         base: where the defaults come from instead of the class.
+        table: settings that come after the defaults and before the file, such as those of a run that is resumed.
 
     Raises:
         UserError: unknown key (nearest names offered), wrong type, malformed TOML or override.
     """
     config = base if base is not None else _default(cls)
+    if table is not None:
+        config = _merge(config, table, where="", path="")
     if file is not None:
         config = _merge(config, read_toml(file), where=f"{file}: ", path="")
     for text in overrides:
         key, value = parse_override(text)
-        table: Any = value
+        nested: Any = value
         for name in reversed(key):
-            table = {name: table}
-        config = _merge(config, table, where="", path="")
+            nested = {name: nested}
+        config = _merge(config, nested, where="", path="")
     return config
 
 

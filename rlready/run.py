@@ -133,7 +133,8 @@ class Run:
 
         Args:
             name: the folder becomes `<root>/<name>-<n>` with the next free number.
-            config: a dataclass or mapping; kept as `run.config` and written to `config.toml`. On resume it must be what it was, unless None.
+            config: a dataclass or mapping; kept as `run.config` and written to `config.toml`. On resume it must be what
+                it was; None takes what was written.
             seed: of everything random in the run; on resume the run's own seed is used.
             root: where runs live.
             resume: name or path of a run to go on with.

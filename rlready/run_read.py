@@ -222,7 +222,7 @@ class Trajectories(Sequence[LoggedTrajectory]):
         return Trajectories(self._path, full + [r for r in self.rows if empty(r)], self._decode)
 
     def pick(self, which: str) -> LoggedTrajectory:
-        """ "worst" and "best" (by reward, then the longer) and "last"; "longest", "shortest"; or a number.
+        """By name: "worst" and "best" (by reward, then the longer) and "last"; "longest", "shortest"; or a number.
 
         Raises:
             UserError: there is no such episode.

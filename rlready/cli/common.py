@@ -1,0 +1,54 @@
+"""What all commands share: consoles, JSON output, and errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from rlready.errors import UserError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
+RootOption = Annotated[str, typer.Option("--root", help="The folder that holds the runs.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+def out() -> Console:
+    """The console for results (stdout)."""
+    return Console(highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout and nothing else."""
+    from rlready.run_files import plain
+
+    sys.stdout.write(json.dumps(plain(value), indent=1, ensure_ascii=False) + "\n")
+
+
+def complain(text: str) -> None:
+    """A sentence on stderr, whatever characters it holds."""
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+class Commands(TyperGroup):
+    """Turns a user's mistake into one sentence and exit code 2, Ctrl-C into exit code 130. Defects keep their trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            complain(f"{_path(ctx)}: {error}")
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            complain(f"{_path(ctx)}: {error or 'interrupted.'}")
+            raise typer.Exit(130) from error
+
+
+def _path(ctx: Any) -> str:
+    name = "rlready"
+    return f"{name} {ctx.invoked_subcommand}" if ctx.invoked_subcommand else name
