@@ -288,7 +288,7 @@ async def tune_temperature(
 def interval(outcomes: Mapping[str, Sequence[int]], seed: int = 0) -> tuple[float, float]:
     """95% interval of the success rate over all episodes: Wilson for one episode a task, else a bootstrap over tasks.
 
-    Where all episodes agree a bootstrap has no width; then it is Wilson's with the number of tasks, the cautious choice.
+    Where all episodes agree a bootstrap has no width; then it is Wilson's with the number of tasks, which is cautious.
     """
     if not outcomes:
         return math.nan, math.nan

@@ -132,12 +132,12 @@ class Band(Uniform):
         return rate is None or self.low <= rate <= self.high
 
     def next(self) -> Task:
-        """The next task within the band; any task where an epoch holds none."""
+        """The next task within the band; any task where there is none."""
         self._calls += 1
         task = super().next()
         if hashed_uniform(self.seed, "band", self._calls) < self.revisit:
             return task
-        for _ in range(len(self.tasks)):
+        for _ in range(2 * len(self.tasks)):  # first in one epoch and last in the next: so far apart can a task be
             if self.inside(task):
                 break
             task = super().next()

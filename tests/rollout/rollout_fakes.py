@@ -15,11 +15,29 @@ END = 0
 
 
 class Words:
-    """Every word is a token; `<role>` opens a message, the id 0 ends an assistant turn."""
+    """Every word is a token; `<role>` opens a message, the id 0 ends an assistant turn. New words get new ids."""
 
     def __init__(self):
-        self.ids = {"</s>": END}
-        self.words = ["</s>"]
+        rooms = [f"room{i}" for i in range(20)]
+        common = [
+            "</s>",
+            "<user>",
+            "<assistant>",
+            "<tool>",
+            "find",
+            "the",
+            "lamp",
+            "of",
+            "press",
+            "0",
+            "1",
+            "2",
+            "done",
+            "light",
+            "dark",
+        ]
+        self.words = common + rooms
+        self.ids = {word: i for i, word in enumerate(self.words)}
 
     def id(self, word):
         if word not in self.ids:
