@@ -24,7 +24,7 @@ from rlready.worlds.scripts import mix
 from rlready.worlds.tau2.actions import ACTIONS, CLOSING
 from rlready.worlds.tau2.env import CAP, Tau2Env
 from rlready.worlds.tau2.hindsight import PROBLEMS, Annotation, Hindsight
-from rlready.worlds.tau2.mapper import WORDS
+from rlready.worlds.tau2.mapper import REPLY_WORDS, TICKET_WORDS
 from rlready.worlds.tau2.privileged import privileged
 from rlready.worlds.tau2.scripts import DEMONSTRATIONS, SCRIPTS
 from rlready.worlds.tau2.splits import SPLITS, Split, make_splits
@@ -84,7 +84,22 @@ class Tau2Telecom:
     @property
     def vocabulary(self) -> Sequence[str]:
         """Every word of tickets, replies and actions, then the words of cards and traces."""
-        return tuple(dict.fromkeys((*WORDS, *PROBLEMS)))
+        return tuple(dict.fromkeys((*self.instruction_words, *self.actions, *self.reply_words, *self.note_words)))
+
+    @property
+    def instruction_words(self) -> Sequence[str]:
+        """Every word of tickets."""
+        return TICKET_WORDS
+
+    @property
+    def reply_words(self) -> Sequence[str]:
+        """Every word of replies."""
+        return REPLY_WORDS
+
+    @property
+    def note_words(self) -> Sequence[str]:
+        """Every word of cards and traces."""
+        return PROBLEMS
 
     @property
     def closing(self) -> str:

@@ -160,7 +160,9 @@ class Belief:
     def open(self) -> list[str]:
         """The problems that are known to be open, in fixed order, then `pend` where a reboot is due."""
         out = []
-        for fact in self.facts if "line" in self.facts else (*self.facts, "line"):
+        for fact in FACTS:
+            if fact not in self.facts and fact != "line":  # a line can be suspended by the agent, whatever the ticket
+                continue
             value = self._line_seen if fact == "line" else self._now[fact]
             if fact == "usage":  # the benchmark wants 2 GB exactly, where data had run out
                 is_open = value is True and self._refueled != 2
@@ -255,8 +257,15 @@ class Belief:
                 self._learn(fact, False)
             if self._link["wcall"] == 1:
                 self._learn("wcall", False)
+            if self._now["mode"] is None and "t_mms" in self.ticket:
+                self._learn("mode", "5g")  # or another that is fast enough, which is all that counts here
         elif action == "speed_test" and "no_connection" not in words:
             self._works()
+            if "speed_excellent" in words:
+                self._learn("mode", "5g")
+                self._learn("saver", False)
+                if self._link["vpn"] == 1:
+                    self._learn("vpn", False)
 
     def _bar(self, words: set[str], action: str) -> None:
         """A status bar. What it says of mobile data and data saver counts only beside a network technology."""

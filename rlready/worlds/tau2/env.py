@@ -52,7 +52,8 @@ class Tau2Env(Env):
     async def step(self, action: str) -> Step:
         """Play one action word.
 
-        `info["quirks"]` of a closing step lists the oddities of the benchmark's check that a success rests on.
+        `info["quirks"]` of a closing step names the oddities of the benchmark's check that a success rests on ("" where
+        there are none).
 
         Raises:
             EnvError: there is no episode to continue, or a tool's reply cannot be read.
@@ -65,7 +66,7 @@ class Tau2Env(Env):
         if action == CLOSING:
             self.ended = True
             passed = self.episode.passed()
-            return Step(self._look(), float(passed), terminated=True, info={"quirks": self.episode.quirks()})
+            return Step(self._look(), float(passed), terminated=True, info={"quirks": " ".join(self.episode.quirks())})
         reply = self.episode.act(action) if action in CALLS else UNKNOWN_ACTION
         self._messages += (Message("tool", reply),)
         self.ended = self.steps >= self.cap

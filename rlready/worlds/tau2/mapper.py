@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rlready.errors import EnvError
-from rlready.worlds.tau2.actions import ACTIONS
+from rlready.worlds.tau2.actions import FIXES
 
 _SIGNAL = {
     "No Signal": "sig_none",
@@ -249,8 +249,8 @@ _READERS: Mapping[str, Callable[[Any], list[str]]] = MappingProxyType(
         "suspend_line": _added,
     }
     | {action: _switch(name) for action, name in _SWITCHES.items()}
-    | {a: _phrases({"set to": "ok"}) for a in ACTIONS if a.startswith("set_")}
-    | {a: _phrases({"Success": "granted"}) for a in ACTIONS if a.startswith("grant_")}
+    | {a: _phrases({"set to": "ok"}) for a in FIXES if a.startswith("set_")}
+    | {a: _phrases({"Success": "granted"}) for a in FIXES if a.startswith("grant_")}
 )
 
 _STATUS_WORDS = (
@@ -266,14 +266,8 @@ _STATUS_WORDS = (
     "other "
 )
 
-WORDS: tuple[str, ...] = tuple(
-    dict.fromkeys(
-        [
-            *" ".join(TICKETS).split(),
-            *_STATUS_WORDS.split(),
-            *(f"refueled_{n}" for n in range(_MOST_REFUELED + 1)),
-            *ACTIONS,
-        ]
-    )
-)
-"""Every word that a ticket, a reply or an action can contain, in a fixed order."""
+TICKET_WORDS: tuple[str, ...] = tuple(dict.fromkeys(" ".join(TICKETS).split()))
+"""Every word that a ticket can contain."""
+
+REPLY_WORDS: tuple[str, ...] = (*_STATUS_WORDS.split(), *(f"refueled_{n}" for n in range(_MOST_REFUELED + 1)))
+"""Every word that a reply can contain."""

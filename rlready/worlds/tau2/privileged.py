@@ -11,7 +11,8 @@ from rlready.worlds.tau2.env import Tau2Env
 def privileged(env: Tau2Env) -> list[str]:
     """The problems open in the simulator now, in the words and order of `hindsight.PROBLEMS`.
 
-    They are none (but for `pend`) exactly where the benchmark's own check passes.
+    They are none (but for `pend`) exactly where the benchmark's own check passes. Whether a suspended line was noticed
+    cannot be read while something else cuts the connection; it then counts as noticed.
 
     Args:
         env: an environment with a running or just closed episode.
