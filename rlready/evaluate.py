@@ -9,7 +9,6 @@ One sample a task: Wilson's interval. Several: a bootstrap over tasks, since sam
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlready.aio import run_sync
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
@@ -204,7 +204,7 @@ async def evaluate(
 
 def evaluate_sync(who: Policy | Actor, tasks: TaskSet, env: EnvFactory, **options: Any) -> Evaluation:
     """`evaluate` for callers without an event loop."""
-    return asyncio.run(evaluate(who, tasks, env, **options))
+    return run_sync(evaluate(who, tasks, env, **options))
 
 
 @dataclass(frozen=True)

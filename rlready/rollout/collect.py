@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from rlready.aio import run_sync
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
@@ -215,7 +216,13 @@ class Collector:
         """
         if self.max_lag:
             raise UserError("Collector: max_lag needs a running event loop; await collect() instead of collect_sync().")
-        return asyncio.run(self.collect(groups))
+        collected: list[Group] = []
+
+        async def main() -> None:  # returns nothing: CPython's Runner formats the result of its main task, all of it
+            collected.extend(await self.collect(groups))
+
+        run_sync(main())
+        return collected
 
     async def aclose(self) -> None:
         """End what plays in the background."""
