@@ -199,7 +199,7 @@ class _Episode:
         self.activity.enter("close")
         try:
             self.player.close()
-            if self.env is not None:
+            if self.env is not None and type(self.env).close is not Env.close:
                 task = asyncio.ensure_future(_close(self.env))
                 _closing.add(task)
                 task.add_done_callback(_closing.discard)
