@@ -137,7 +137,8 @@ class Collector:
             seed: the run's.
             max_failures: share of failed episodes (of the last 256, at least 3) beyond which collection stops.
             max_refills: groups played in place of refused ones, per group asked for; beyond it a batch stays smaller.
-            max_lag: updates by which a group may be older than the policy it trains.
+            max_lag: updates by which a group may be older than the policy it trains. It pays where the sampler works
+                elsewhere; an update that blocks the event loop stops the background too, and uses up deadlines.
             watchdog: seconds of stillness that end the run; default: 60, or twice the deadline if that is more.
             actor: plays instead of the policy's own actor.
             on_progress: called with (episodes done, episodes asked for) after each.
