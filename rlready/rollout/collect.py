@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from rlready.aio import run_sync
 from rlready.envs.base import EnvFactory
@@ -25,6 +25,7 @@ from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
 from rlready.rollout.actors import Actor, PolicyActor
 from rlready.rollout.episode import play
+from rlready.rollout.gather import Progress, counted, settle, together
 from rlready.rollout.tally import tally
 from rlready.rollout.watchdog import Board, Watchdog
 from rlready.seeds import derive
@@ -32,8 +33,6 @@ from rlready.tasks.base import TaskSet
 from rlready.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-Progress = Callable[[int, int], None]
 
 
 class TaskSource(Protocol):
@@ -265,7 +264,7 @@ class Collector:
             n = min(groups - len(admitted), most - len(played))
             slots = asyncio.Semaphore(self.concurrency)
             done, total = len(played) * self.group_size, (len(played) + n) * self.group_size
-            report = _counted(self.on_progress, done, total)
+            report = counted(self.on_progress, done, total)
             wave = await together([self._group(self._draw(), slots, report) for _ in range(n)])
             played.extend(wave)
             self._check_failures()
@@ -382,7 +381,7 @@ class _Lagged:
     def _launch(self) -> None:
         while self.rule.capacity > 0:
             self.rule.started += 1
-            report = _counted(self.owner.on_progress, 0, self.owner.group_size)
+            report = counted(self.owner.on_progress, 0, self.owner.group_size)
             task = asyncio.ensure_future(self.owner._group(self.owner._draw(), self._slots, report))
             self._line.append(task)
             task.add_done_callback(self._done)
@@ -451,7 +450,7 @@ async def play_many(
         chosen = list(episodes)
     board = Board()
     slots = asyncio.Semaphore(concurrency)
-    report = _counted(on_progress, 0, len(chosen))
+    report = counted(on_progress, 0, len(chosen))
     visits: Counter[str] = Counter()
 
     async def one(task: Task, visit: int) -> Trajectory:
@@ -484,40 +483,3 @@ def why_excluded(trajectory: Trajectory) -> str:
     if trajectory.excluded:
         return f"the grader failed: {trajectory.info.get('note') or 'no score'}"
     return ""
-
-
-async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines concurrently; the first error cancels the others, waits for them, and is raised as it is."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await settle(tasks)
-        raise
-
-
-async def settle(tasks: Sequence[asyncio.Task[Any]], seconds: float = 15.0) -> None:
-    """Wait until cancelled tasks have ended, but not for ever."""
-    if not tasks:
-        return
-    done, stubborn = await asyncio.wait(tasks, timeout=seconds)
-    for task in done:
-        if not task.cancelled():
-            task.exception()  # seen; the first error is the one that is raised
-    if stubborn:
-        log.error("%d tasks ignore their cancellation and were abandoned.", len(stubborn))
-
-
-def _counted(on_progress: Progress | None, done: int, total: int) -> Callable[[], None]:
-    """A function that counts one more finished episode."""
-    count = done
-
-    def report() -> None:
-        nonlocal count
-        count += 1
-        if on_progress is not None:
-            on_progress(count, total)
-
-    return report
