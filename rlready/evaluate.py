@@ -23,7 +23,8 @@ from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
 from rlready.rollout.actors import Actor, PolicyActor
-from rlready.rollout.collect import Progress, play_many, why_excluded
+from rlready.rollout.collect import play_many, why_excluded
+from rlready.rollout.gather import Progress
 from rlready.seeds import np_rng
 from rlready.tasks.base import TaskSet
 from rlready.types import Trajectory
