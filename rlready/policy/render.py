@@ -1,13 +1,13 @@
 """Messages to token ids and back, append-only.
 
-The compact dialect, for small models: contents follow one another, `turn` opens the assistant's turn, `end` (if there is one)
-closes it.
+The compact dialect, for small models: contents follow one another, `turn` opens the assistant's turn, `end` (if there
+is one) closes it.
 
     <s> user words > completion reply words > completion ...          end=None: turns end by choices or length
     <s> user words > completion <end> reply words > completion <end>  end="<end>"
 
-With `roles` every message of a role is opened by that role's token, so that ordinary chat is written the same way. `extend`
-appends to what was seen and sampled; it never decodes and re-encodes a completion.
+With `roles` every message of a role is opened by that role's token, so that ordinary chat is written the same way.
+`extend` appends to what was seen and sampled; it never decodes and re-encodes a completion.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class ChatRenderer:
     Attributes:
         tokenizer: text to ids.
         bos, turn, end, roles: the dialect's own tokens.
-        control: their ids. Where a message's own words contain one, the dialect becomes ambiguous; `controls_in` finds it.
+        control: their ids. Where a message's own words contain one, the dialect becomes ambiguous; `controls_in`
+            finds it.
     """
 
     def __init__(

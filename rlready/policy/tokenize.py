@@ -1,8 +1,9 @@
 """Tokenizers for small vocabularies, built from a task set's own text with the `tokenizers` library.
 
-Two kinds: *word level*, where every blank-separated word is one token (fastest, and right for small languages of one's own),
-and *byte-level BPE*, which can write anything. An unknown word is an error unless an `<unk>` token was asked for: training on
-a silent `<unk>` is silent wrong training. Saved as a Hugging Face folder (`tokenizer.json`, `tokenizer_config.json`).
+Two kinds: *word level*, where every blank-separated word is one token (fastest, and right for small languages of
+one's own), and *byte-level BPE*, which can write anything. An unknown word is an error unless an `<unk>` token was
+asked for: training on a silent `<unk>` is silent wrong training. Saved as a Hugging Face folder (`tokenizer.json`,
+`tokenizer_config.json`).
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class TextTokenizer:
         """
         known = self._cache.get(text)
         if known is None:
-            known = tuple(self._encode_words(text) if self._words else self.backend.encode(text, add_special_tokens=False).ids)
+            known = tuple(
+                self._encode_words(text) if self._words else self.backend.encode(text, add_special_tokens=False).ids
+            )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
             self._cache[text] = known
@@ -113,17 +116,20 @@ class TextTokenizer:
         near = difflib.get_close_matches(word, self._ids, n=3, cutoff=0.6)
         hint = f" Nearest: {', '.join(near)}." if near else ""
         return UserError(
-            f'The word "{word}" is not in the vocabulary of {len(self)} tokens.{hint} Add it to the texts that the tokenizer '
-            'is built from, or ask for an unknown token with unk="<unk>".'
+            f'The word "{word}" is not in the vocabulary of {len(self)} tokens.{hint} Add it to the texts that the '
+            'tokenizer is built from, or ask for an unknown token with unk="<unk>".'
         )
 
-    def save(self, folder: str | Path, *, bos: str | None = None, eos: str | None = None) -> None:
+    def save(
+        self, folder: str | Path, *, bos: str | None = None, eos: str | None = None, chat_template: str | None = None
+    ) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `transformers.AutoTokenizer` reads.
 
         Args:
             folder: where to; made if it is missing.
             bos: start-of-text token to declare.
             eos: end-of-turn token to declare.
+            chat_template: Jinja template of the dialect, if there is one.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,6 +140,7 @@ class TextTokenizer:
             "bos_token": bos,
             "eos_token": eos,
             "unk_token": self.unk,
+            "chat_template": chat_template,
             "rlready": {"specials": list(self.specials)},
         }
         (folder / "tokenizer_config.json").write_text(
@@ -200,7 +207,9 @@ def bpe_tokenizer(
         raise UserError(f'The special token "{short[0]}" is also a byte of ordinary text. Choose a longer one.')
     least = 256 + len(set(specials))
     if vocab_size < least:
-        raise UserError(f"A byte-level BPE vocabulary needs at least {least} tokens (256 bytes and the special tokens).")
+        raise UserError(
+            f"A byte-level BPE vocabulary needs at least {least} tokens (256 bytes and the special tokens)."
+        )
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

@@ -1,8 +1,8 @@
 """Rows to padded micro-batches, and the positions of them that a loss looks at.
 
-Rows are right-padded, so positions are right and a causal mask hides the padding. Only tokens with weight in some stream are
-*live*: heads are computed for them alone, and whatever stands at other positions (a NaN from a broken grader, say) is
-replaced by 0 before anything is computed with it.
+Rows are right-padded, so positions are right and a causal mask hides the padding. Only tokens with weight in some
+stream are *live*: heads are computed for them alone, and whatever stands at other positions (a NaN from a broken
+grader, say) is replaced by 0 before anything is computed with it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def locate(batch: Batch, live: Tensor) -> Live | None:
     width, length = batch.tokens.shape[1], int(column.max())
     target = row * width + column
     temperature: Tensor | None = batch.temperature.flatten()[target]
-    if bool((temperature == 1).all()):
+    if bool(torch.eq(temperature, 1).all()):
         temperature = None
     return Live(
         inputs=batch.tokens[:, :length],

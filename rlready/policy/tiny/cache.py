@@ -1,8 +1,8 @@
 """The key/value cache: slots, who holds them, and what is in them.
 
 A slot holds the keys and values of one context. Slots of sessions stay filled between calls, so that the next turn only
-computes what is new; the session used longest ago gives its slot up when slots run out. Both the number of slots and their
-length grow as needed.
+computes what is new; the session used longest ago gives its slot up when slots run out. Both the number of slots and
+their length grow as needed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The sampler's forward pass: packed tokens through prepared weights, attention through the cache.
 
-A *pass* holds some rows, each with one or more new tokens. Everything but attention works on the packed tokens [N, ...], so
-unequal numbers of new tokens cost no padding there. Attention sees a rectangle [R, n] of rows and new tokens, and reads
+A *pass* holds some rows, each with one or more new tokens. Everything but attention works on the packed tokens [N,
+...], so unequal numbers of new tokens cost no padding there. Attention sees a rectangle [R, n] of rows and new
+tokens, and reads
 
 - its own fresh keys where every row starts a context (`fresh`),
 - a contiguous range of slots as a view, with idle slots among them computed and dropped, or
 - slots gathered by index, where the range would be mostly idle.
 
-The query heads that share a key/value head are merged with the new tokens into one dimension, so that attention is two batched
-matrix products. Weights are copied when they are loaded: norm weights and the attention scale are folded in, so a sampler
-keeps acting with the version it was given while the learner goes on.
+The query heads that share a key/value head are merged with the new tokens into one dimension, so that attention is
+two batched matrix products. Weights are copied when they are loaded: norm weights and the attention scale are folded
+in, so a sampler keeps acting with the version it was given while the learner goes on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rlready.policy.tiny.model import TinyConfig, check_state, rotations
 Ints = NDArray[np.int64]
 
 PASS_TOKENS = 1024
-"""Most tokens (padding of the attention rectangle included) computed at once; larger passes leave the processor's cache."""
+"""Most tokens (attention's padding included) computed at once; larger passes leave the processor's cache."""
 
 _IDLE_SHARE = 1.6
 """A contiguous range is read as a view while it is at most this many times longer than its rows."""
@@ -108,9 +109,7 @@ def _chunks(rows: Ints, width: int, *, fresh: bool) -> list[tuple[Ints, bool]]:
     return [(rows[i : i + most], fresh) for i in range(0, len(rows), most)]
 
 
-def build(
-    cache: Cache, rows: Ints, fresh: bool, slots: Ints, past: Ints, new: Ints, tokens: Ints
-) -> Pass:
+def build(cache: Cache, rows: Ints, fresh: bool, slots: Ints, past: Ints, new: Ints, tokens: Ints) -> Pass:
     """Lay out one pass.
 
     Args:
@@ -211,7 +210,9 @@ class Decoder:
                 w["qkv"] = w["qkv"] * state[f"blocks.{i}.norm_attention.weight"]
                 w["qkv"][: c.dim] *= c.head_dim**-0.5
                 w["gate_up"] = w["gate_up"] * state[f"blocks.{i}.norm_ffn.weight"]
-                self._layers.append(_Layer(**{k: m.t().clone(memory_format=torch.contiguous_format) for k, m in w.items()}))
+                self._layers.append(
+                    _Layer(**{k: m.t().clone(memory_format=torch.contiguous_format) for k, m in w.items()})
+                )
             self._embedding = state["embed_tokens.weight"].detach().clone()
             head = self._embedding if c.tie else state["head.weight"]
             self._head = (head * state["norm.weight"]).detach().t().contiguous()
@@ -228,7 +229,7 @@ class Decoder:
         rotated, query = (c.heads + c.kv_heads) * c.head_dim, c.dim
         for i, layer in enumerate(self._layers):
             qkv = torch.mm(self._norm(x), layer.qkv, out=self._buffer("qkv", len(x), c.qkv_dim))
-            torch.view_as_complex(qkv[:, :rotated].unflatten(-1, (-1, c.head_dim // 2, 2))).mul_(turn)
+            torch.view_as_complex(qkv[:, :rotated].view(len(x), -1, c.head_dim // 2, 2)).mul_(turn)
             key, value = qkv[:, query:rotated], qkv[:, rotated:]
             keys, values = cache.keys[i], cache.values[i]
             keys.view(-1, c.head_dim).index_copy_(0, p.write, key.reshape(-1, c.head_dim))

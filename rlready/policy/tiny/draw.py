@@ -1,10 +1,10 @@
 """Drawing tokens: noise that belongs to the request, and the exact distribution that was drawn from.
 
-Token i of a request is drawn by inverting the cumulative distribution at a uniform number hashed from (seed, i). A sample is
-therefore a function of the request and the weights, whatever else was in the batch and whenever it arrived.
+Token i of a request is drawn by inverting the cumulative distribution at a uniform number hashed from (seed, i). A
+sample is therefore a function of the request and the weights, whatever else was in the batch and whenever it arrived.
 
-The sampled distribution is, in this order: mask, temperature, top-k, top-p on what top-k left (renormalised), min-p against
-the likeliest. Log-probabilities and entropies are those of the result, renormalised.
+The sampled distribution is, in this order: mask, temperature, top-k, top-p on what top-k left (renormalised), min-p
+against the likeliest. Log-probabilities and entropies are those of the result, renormalised.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def truncate(logits: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
 class MaskTable:
     """Masks of admissible ids, one row of a table per distinct id array, so that a batch's masks are one lookup.
 
-    Row 0 allows everything. Arrays are known by identity first and by content second; the table holds on to them. Beyond
-    `limit` bytes it starts anew.
+    Row 0 allows everything. Arrays are known by identity first and by content second; the table holds on to them.
+    Beyond `limit` bytes it starts anew.
     """
 
     def __init__(self, vocab_size: int, limit: int = 64 << 20) -> None:

@@ -1,8 +1,8 @@
 """The synchronous heart of the sampler: rows in flight, one step at a time.
 
-`admit` gives waiting rows a slot and finds out how much of their prompt is in the cache already; `step` computes what is new
-of every row, draws one token for each, and returns the rows that are finished. Rows are arrays ordered by slot; nothing is
-done per row and step in Python but for rows that are new, finished, truncated, or bound to choices.
+`admit` gives waiting rows a slot and finds out how much of their prompt is in the cache already; `step` computes what
+is new of every row, draws one token for each, and returns the rows that are finished. Rows are arrays ordered by
+slot; nothing is done per row and step in Python but for rows that are new, finished, truncated, or bound to choices.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Row:
 class Engine:
     """Rows in flight.
 
-    The arrays, all [B] in the order of `rows`: `slot`; `cached`, tokens of the row in the cache; `count`, tokens drawn; `cap`,
-    most tokens to draw; `token`, the last one drawn; `rule`, index into the distinct `Rule`s; `mask`, row of the mask table;
-    `noise`, the mixed seed.
+    The arrays, all [B] in the order of `rows`: `slot`; `cached`, tokens of the row in the cache; `count`, tokens
+    drawn; `cap`, most tokens to draw; `token`, the last one drawn; `rule`, index into the distinct `Rule`s; `mask`,
+    row of the mask table; `noise`, the mixed seed.
     """
 
     _ARRAYS = ("slot", "cached", "count", "cap", "token", "rule", "mask", "noise")
@@ -167,7 +167,7 @@ class Engine:
             self._join(fresh, kept)
 
     def _place(self, row: Row, known: dict[tuple[int, ...], Row]) -> int | None:
-        """Give a row its slot; return how many tokens of its prompt are there already, or None where no slot is free."""
+        """Give a row its slot; return how many tokens of its prompt are there already, None where no slot is free."""
         cache, session, prompt = self.cache, row.request.session, row.request.prompt_ids
         if session is not None and session not in self.busy:
             slot = cache.sessions.get(session)

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of tokens without a [tokens x vocabulary] tensor in the graph.
 
-Logits are made a chunk at a time, in the forward pass and again in the backward pass, where their gradient is known in closed
-form. With z the logits after temperature and support, p = softmax(z), H the entropy:
+Logits are made a chunk at a time, in the forward pass and again in the backward pass, where their gradient is known
+in closed form. With z the logits after temperature and support, p = softmax(z), H the entropy:
 
     d log p(a) / dz = onehot(a) - p            d H / dz = -p * (log p + H)
 """

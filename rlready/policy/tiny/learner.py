@@ -25,8 +25,8 @@ class TinyLearner:
 
     Attributes:
         model: the trainable weights.
-        micro_tokens: padded tokens per micro-batch. Gradients are accumulated over micro-batches, so it changes speed and
-            memory only.
+        micro_tokens: padded tokens per micro-batch. Gradients are accumulated over micro-batches, so it changes speed
+            and memory only.
     """
 
     def __init__(
@@ -202,8 +202,7 @@ class TinyLearner:
         self._optimizer = Optimizer.restore(self.model, state["optimizer"])
         self._reference = None
         if state["reference"] is not None:
-            self.freeze_reference()
-            assert self._reference is not None
+            self._reference = copy.deepcopy(self.model).requires_grad_(False)
             self._reference.load_state_dict(dict(state["reference"]))
         self._version = int(state["version"])
         torch.set_rng_state(state["rng"])

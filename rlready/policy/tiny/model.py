@@ -1,11 +1,12 @@
 """A small decoder-only transformer in plain torch: RMSNorm, RoPE, SwiGLU, grouped-query attention, a value head.
 
-The architecture is Llama's (Touvron et al. 2023), so that a checkpoint is read by every tool that reads Llama; `save.py`
-converts names and layouts. Two layouts differ from Hugging Face's files, for speed:
+The architecture is Llama's (Touvron et al. 2023), so that a checkpoint is read by every tool that reads Llama;
+`save.py` converts names and layouts. Two layouts differ from Hugging Face's files, for speed:
 
 - query, key and value are one matrix, gate and up another;
-- RoPE turns the pairs (2i, 2i+1) of a head, as in the RoPE paper (Su et al. 2021, eq. 34), and not (i, i + half): a rotation is
-  then one complex multiplication. The two differ by a permutation of the query's and key's rows (`save.py` applies it).
+- RoPE turns the pairs (2i, 2i+1) of a head, as in the RoPE paper (Su et al. 2021, eq. 34), and not (i, i + half): a
+  rotation is then one complex multiplication. The two differ by a permutation of the query's and key's rows
+  (`save.py` applies it).
 
 Shapes: B rows, T positions, N packed tokens, D width, H query heads, K key/value heads, E head width, V vocabulary.
 """
@@ -102,7 +103,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
         x: heads side by side, [..., heads, E].
         turn: the positions' rotations, broadcastable to [..., heads, E/2], complex.
     """
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turn).flatten(-2)
 
 
@@ -135,9 +136,9 @@ class Block(nn.Module):
     def attend(self, x: Tensor, turn: Tensor) -> Tensor:
         """Causal self-attention before its output projection, [B, T, D] -> [B, T, D]."""
         c = self.config
-        heads = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, c.head_dim))
+        heads = self.qkv(self.norm_attention(x)).view(*x.shape[:-1], -1, c.head_dim)
         rotated = rotate(heads[..., : c.heads + c.kv_heads, :], turn).transpose(1, 2)
-        q, k = rotated.split((c.heads, c.kv_heads), dim=1)
+        q, k = rotated[:, : c.heads], rotated[:, c.heads :]
         v = heads[..., c.heads + c.kv_heads :, :].transpose(1, 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c.kv_heads != c.heads)
         return mixed.transpose(1, 2).flatten(2)
@@ -146,7 +147,8 @@ class Block(nn.Module):
         """Everything after attention, position by position, [..., D] -> [..., D]."""
         x = x + self.out(mixed)
         gate, up = self.gate_up(self.norm_ffn(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        after: Tensor = x + self.down(F.silu(gate) * up)
+        return after
 
 
 class TinyModel(nn.Module):
@@ -242,7 +244,7 @@ class TinyModel(nn.Module):
     def forward(self, tokens: Tensor, *, media: Any = None) -> Tensor:
         """Logits of the next token at every position, [B, T] -> [B, T, V]."""
         hidden = self.hidden(tokens, media=media)
-        return F.linear(hidden, self.output).unflatten(0, tokens.shape)
+        return F.linear(hidden, self.output).view(*tokens.shape, -1)
 
 
 def check_state(config: TinyConfig, state: Mapping[str, Tensor], where: str = "These weights") -> None:

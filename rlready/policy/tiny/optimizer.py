@@ -46,7 +46,8 @@ class Optimizer:
             raise UserError(f'OptimizerConfig: schedule "{config.schedule}" is none of constant, linear, cosine.')
         if config.schedule != "constant" and config.total <= config.warmup:
             raise UserError(
-                f"OptimizerConfig: a {config.schedule} schedule needs total ({config.total}) above warmup ({config.warmup})."
+                f"OptimizerConfig: a {config.schedule} schedule needs total, which is {config.total}, above warmup, "
+                f"which is {config.warmup}."
             )
         if config.lr < 0 or config.clip < 0 or not 0 <= config.ema < 1:
             raise UserError("OptimizerConfig: lr and clip must not be negative, and ema must be in [0, 1).")
@@ -72,7 +73,9 @@ class Optimizer:
                 f"The gradient is not finite (norm {norm}) at step {self.taken}; the weights were left as they are."
             )
         if self.config.clip and norm > self.config.clip:
-            torch._foreach_mul_([p.grad for p in self._parameters.values() if p.grad is not None], self.config.clip / norm)
+            torch._foreach_mul_(
+                [p.grad for p in self._parameters.values() if p.grad is not None], self.config.clip / norm
+            )
         rate = learning_rate(self.config, self.taken)
         for group in self._adam.param_groups:
             group["lr"] = rate

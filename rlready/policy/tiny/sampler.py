@@ -1,8 +1,8 @@
 """Continuous batching as an `asyncio` engine.
 
-`sample()` queues its requests and waits. One engine task serves all callers: it lets the other coroutines run until no new
-request arrives, admits what is waiting, takes one step for all rows in flight, hands finished ones back, and starts over. It
-ends when nothing is left to do, so a sampler holds no task between event loops.
+`sample()` queues its requests and waits. One engine task serves all callers: it lets the other coroutines run until
+no new request arrives, admits what is waiting, takes one step for all rows in flight, hands finished ones back, and
+starts over. It ends when nothing is left to do, so a sampler holds no task between event loops.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Call:
 class TinySampler:
     """Samples from a tiny transformer; implements `policy.base.Sampler`.
 
-    One sampler serves one event loop at a time. New weights may be loaded while requests are in flight: their context is
-    computed again, the tokens drawn so far stay, and the sample carries the version its first token was drawn with.
+    One sampler serves one event loop at a time. New weights may be loaded while requests are in flight: their context
+    is computed again, the tokens drawn so far stay, and the sample carries the version its first token was drawn with.
 
     Attributes:
         stats: counters of work and time, see `SamplerStats`.
@@ -59,8 +59,8 @@ class TinySampler:
             state: its weights, as `TinyLearner.weights()` gives them; they are copied.
             version: their version.
             max_batch: most rows computed in one step; more requests wait.
-            cache_bytes: memory for keys and values. Idle sessions beyond it are forgotten, the longest unused first. The
-                cache grows as needed and never holds fewer than `max_batch` slots.
+            cache_bytes: memory for keys and values. Idle sessions beyond it are forgotten, the longest unused first.
+                The cache grows as needed and never holds fewer than `max_batch` slots.
         """
         per_slot = 2 * 4 * config.layers * config.kv_heads * config.head_dim * config.max_len
         slots = max(max_batch, min(cache_bytes // per_slot, 8 * max_batch))
