@@ -11,7 +11,7 @@ A checkpoint is a folder that appears by one rename, after every file in it was 
     step-00000012/
         record.json          step, what else was true then, and the size of every file
         <part>.json | <part>.pt
-        <part>/               a Hugging Face folder, for parts with `save_pretrained`
+        model/                the weights as a Hugging Face folder, where the loop asked for it
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class SavesFolder(Protocol):
-    """A part that can also write itself as a folder other tools read (safetensors, config, tokenizer)."""
+    """What can write itself as a folder that other tools read (safetensors, config, tokenizer)."""
 
     def save_pretrained(self, path: Path) -> None:
         """Write the folder's files into `path`, which exists."""
@@ -113,8 +113,16 @@ def parts_in(folder: Path) -> list[str]:
     return sorted({p.stem for p in folder.iterdir() if p.suffix in (".json", ".pt") and p.name != RECORD})
 
 
-def save_checkpoint(folder: Path, parts: Mapping[str, Stateful], record: Mapping[str, Any]) -> None:
+def save_checkpoint(
+    folder: Path, parts: Mapping[str, Stateful], record: Mapping[str, Any], model: SavesFolder | None = None
+) -> None:
     """Write a checkpoint folder atomically; one of the same name is replaced.
+
+    Args:
+        folder: where to; its parents are made.
+        parts: what to save, by name.
+        record: what else was true, JSON-ready.
+        model: writes itself into the subfolder `model`.
 
     Raises:
         OSError: the disk refused; nothing of an earlier checkpoint is touched.
@@ -127,10 +135,10 @@ def save_checkpoint(folder: Path, parts: Mapping[str, Stateful], record: Mapping
     try:
         for name, part in parts.items():
             save_state(tmp, name, part.state_dict())
-            if isinstance(part, SavesFolder):
-                (tmp / name).mkdir()
-                part.save_pretrained(tmp / name)
-                _sync_tree(tmp / name)
+        if model is not None:
+            (tmp / "model").mkdir()
+            model.save_pretrained(tmp / "model")
+            _sync_tree(tmp / "model")
         sizes = {str(p.relative_to(tmp)): p.stat().st_size for p in sorted(tmp.rglob("*")) if p.is_file()}
         with (tmp / RECORD).open("w", encoding="utf-8") as f:
             f.write(dump_json({**record, "parts": sorted(parts), "files": sizes}, indent=1))

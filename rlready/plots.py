@@ -31,9 +31,9 @@ def choose_metric(lines: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def curves(lines: Iterable[Mapping[str, Any]], metric: str, x: str) -> list[Curve]:
-    """One curve per stage of `metric` against another key of the lines ("step", "real", "seconds").
+    """One curve per stage of `metric` against another key of the lines ("step", "real", "run_seconds").
 
-    Real transitions are counted from the start of each stage, so that the stages of one run can be compared.
+    Real transitions and seconds are counted from the start of each stage, so that the stages of one run can be compared.
     """
     out: dict[str, Curve] = {}
     start: dict[str, float] = {}
@@ -45,7 +45,7 @@ def curves(lines: Iterable[Mapping[str, Any]], metric: str, x: str) -> list[Curv
         value = line.get(metric)
         if value is not None:
             curve = out.setdefault(stage, Curve(stage or "run"))
-            offset = start[stage] if x in ("real", "seconds") else 0.0
+            offset = start[stage] if x in ("real", "run_seconds") else 0.0
             curve.x.append(float(line[x]) - offset)
             curve.y.append(float(value))
         before = float(line.get(x, before))

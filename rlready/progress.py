@@ -89,7 +89,7 @@ class ProgressBoard:
     def say(self, text: str) -> None:
         """A line for the person watching."""
         if self.mode != "quiet":
-            self.console.print(text, highlight=False, markup=False)
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def track(self, label: str, total: int, done: int = 0) -> Iterator[Bar]:

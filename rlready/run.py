@@ -36,6 +36,7 @@ from rlready import __version__
 from rlready.checkpoint import (
     RECORD,
     GlobalRandom,
+    SavesFolder,
     Stateful,
     clean_leftovers,
     load_checkpoint,
@@ -195,19 +196,18 @@ class Run:
         self.progress.say(text)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a step's metrics to `metrics.jsonl` and TensorBoard.
+        """Write a step's metrics to `metrics.jsonl` and TensorBoard, with stage, real transitions and seconds so far.
 
         Raises:
             UserError: the disk is full.
+            ValueError: a metric has a name that the run writes itself.
         """
         self._tick()
-        line = {
-            "step": step,
-            "stage": self.scope,
-            "real": self.spent("real"),
-            "seconds": round(self._counters.seconds_in(None), 3),
-            **metrics,
-        }
+        elapsed = round(self._counters.seconds_in(None), 3)
+        line = {"step": step, "stage": self.scope, "real": self.spent("real"), "run_seconds": elapsed}
+        if clash := line.keys() & metrics.keys():
+            raise ValueError(f"metrics may not be called {', '.join(sorted(clash))}: the run writes those itself.")
+        line |= metrics
         with self._guard(self._metrics.path):
             self._metrics.append(line)
             self._events.add(line)
@@ -229,8 +229,21 @@ class Run:
         with self._guard(self._trajectories.path):
             self._trajectories.append(*records)
 
-    def save(self, step: int, parts: Mapping[str, Stateful], *, score: float | None = None) -> Path:
+    def save(
+        self,
+        step: int,
+        parts: Mapping[str, Stateful],
+        *,
+        score: float | None = None,
+        model: SavesFolder | None = None,
+    ) -> Path:
         """Write a checkpoint after `step` is complete; keeps the last `keep` and the one with the best score.
+
+        Args:
+            step: the number of the step that is complete.
+            parts: what to save; the same names are given to `restore`.
+            score: decides which checkpoint is best.
+            model: writes the weights as a Hugging Face folder into `model/` of the checkpoint.
 
         Raises:
             UserError: the disk is full; the checkpoint before is intact.
@@ -242,7 +255,7 @@ class Run:
             best = (score, step)
         record = {"scope": self.scope, "step": step, "score": score, "best": best}
         with self._guard(folder):
-            save_checkpoint(folder, {**parts, _GLOBAL_RANDOM: GlobalRandom()}, record | self._commit())
+            save_checkpoint(folder, {**parts, _GLOBAL_RANDOM: GlobalRandom()}, record | self._commit(), model)
         self._latest = folder
         self._saved[self.scope] = step
         self._prune(best)

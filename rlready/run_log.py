@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from rlready.types import Trajectory
 
-_FRAME = ("step", "stage", "time")
+_FRAME = ("step", "stage")
 
 
 @dataclass

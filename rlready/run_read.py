@@ -252,7 +252,7 @@ class Trajectories(Sequence[LoggedTrajectory]):
 
 def token_decoder(folder: Path) -> Decode | None:
     """The text of each token, by the tokenizer of the run's newest checkpoint; None where there is none."""
-    found = sorted(folder.glob("checkpoints/*/step-*/*/tokenizer.json"), key=lambda p: p.stat().st_mtime)
+    found = sorted([*folder.glob("checkpoints/*/step-*/model/tokenizer.json"), *folder.glob("model/tokenizer.json")])
     if not found:
         return None
     from tokenizers import Tokenizer

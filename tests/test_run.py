@@ -83,7 +83,7 @@ def group(step: int) -> Group:
 
 def logged(run: Run | Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     lines = read_jsonl((run if isinstance(run, Path) else run.dir) / name)
-    return [{k: v for k, v in line.items() if k not in ("seconds", "timings")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("run_seconds", "timings")} for line in lines]
 
 
 def make(tmp_path: Path, **kw: Any) -> Run:
@@ -486,9 +486,9 @@ def test_a_part_writes_its_folder(tmp_path: Path) -> None:
             (path / "config.json").write_text('{"model_type": "tiny"}')
 
     with make(tmp_path) as run:
-        folder = run.save(1, {"learner": Saves()})
-    assert json.loads((folder / "learner" / "config.json").read_text()) == {"model_type": "tiny"}
-    assert "learner/config.json" in json.loads((folder / "record.json").read_text())["files"]
+        folder = run.save(1, {"learner": Adder()}, model=Saves())
+    assert json.loads((folder / "model" / "config.json").read_text()) == {"model_type": "tiny"}
+    assert "model/config.json" in json.loads((folder / "record.json").read_text())["files"]
 
 
 # -- trajectories and progress --

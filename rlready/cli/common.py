@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Annotated, Any
 
@@ -18,8 +19,9 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on
 
 
 def out() -> Console:
-    """The console for results (stdout)."""
-    return Console(highlight=False)
+    """The console for results (stdout); 100 columns where it is no terminal and COLUMNS says nothing."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100
+    return Console(highlight=False, width=width)
 
 
 def print_json(value: Any) -> None:

@@ -48,7 +48,8 @@ def run(
 ) -> None:
     """Run a paper's recipe and print what it shows.
 
-    Every seed is a run of its own, in a folder below `runs/`. Ctrl-C once finishes the step and saves; `--resume` goes on.
+    Every seed is a run of its own, in a folder below `runs/`. Ctrl-C once finishes the step and saves; `--resume`
+    goes on.
 
     Try:
 

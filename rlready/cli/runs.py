@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -165,7 +165,8 @@ def _list(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("name", style="cyan", overflow="fold")
     for column in ("what", "seed", "when (UTC)", "state", "last", "real steps", "time"):
-        table.add_column(column, justify="right" if column in ("seed", "real steps", "time") else "left")
+        justify: Literal["left", "right"] = "right" if column in ("seed", "real steps", "time") else "left"
+        table.add_column(column, justify=justify, no_wrap=column != "what")
     for row in rows:
         value = "" if row["value"] is None else f"{row['metric'].rpartition('/')[2]} {row['value']:.3g}"
         state = Text(str(row["state"]), style=_STATE_STYLE.get(str(row["state"]), ""))
