@@ -1,6 +1,6 @@
 """The training loop, on one screen. It knows no algorithm, no environment and no backend.
 
-    collect -> update -> halt, or evaluate -> log -> checkpoint
+    collect -> update -> evaluate -> halt, or log -> checkpoint
 
 Metrics: the collector's under their own names (`reward`, `success`, `episodes`), the algorithm's under `update/`, the
 evaluator's under `eval/`. A checkpoint holds learner, algorithm, collector (with its curriculum and seeds) and stop
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm, require_learner
 from rlready.checkpoint import Stateful, load_checkpoint
-from rlready.evaluate import Evaluation
 from rlready.policy.base import Policy
 from rlready.stopping import StopRule
 from rlready.types import Group
@@ -25,13 +24,30 @@ from rlready.types import Group
 if TYPE_CHECKING:
     from rlready.run import Run
 
-Evaluator = Callable[[Policy], Awaitable[Evaluation]]
+
+class Measured(Protocol):
+    """What an evaluator brings back; `evaluate.Evaluation` is one."""
+
+    @property
+    def env_steps(self) -> int:
+        """Real transitions that it cost."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log."""
+        ...
+
+
+Evaluator = Callable[[Policy], Awaitable[Measured]]
 
 
 class Collects(Protocol):
     """What the loop asks of a collector; `rollout.collect.Collector` is one."""
 
-    transitions: int
+    @property
+    def transitions(self) -> int:
+        """Environment steps so far."""
+        ...
 
     async def collect(self, groups: int) -> list[Group]:
         """Groups to learn from."""
@@ -81,7 +97,8 @@ def train(
             last. Its transitions are counted as "eval".
         eval_every: 0 evaluates only after the last step.
         save_every: steps between checkpoints; 0 writes one before the first step and one after the last.
-        stop_rules: see `stopping`. Where one gives a reason, or a gradient is not finite, training halts, says why,
+        stop_rules: see `stopping`; they see the evaluator's numbers, too. Where one gives a reason, or a gradient is
+            not finite, training halts, says why,
             logs `halted`, and the policy goes back to the last checkpoint, which is from before what went wrong.
         ledger: what the collector's transitions are counted as in the run ("real", "dream").
 
@@ -101,7 +118,13 @@ def train(
         except FloatingPointError as error:
             return f"a gradient is not finite ({error})"
         metrics["update/seconds"] = time.perf_counter() - began
-        return next((why for rule in stop_rules if (why := rule(metrics)) is not None), None)
+        return None
+
+    async def measure(step: int, metrics: dict[str, float]) -> None:
+        if evaluator is not None and (step == steps or (eval_every > 0 and step % eval_every == 0)):
+            measured = await evaluator(policy)
+            run.spend(eval=measured.env_steps)
+            metrics |= {f"eval/{name}": value for name, value in measured.metrics().items()}
 
     async def loop() -> None:
         done = run.restore(parts)
@@ -114,6 +137,9 @@ def train(
             run.trajectories(step, groups)
             metrics = collector.metrics()
             halt = await update(groups, metrics)
+            if halt is None:
+                await measure(step, metrics)
+                halt = next((why for rule in stop_rules if (why := rule(metrics)) is not None), None)
             if halt is not None:
                 assert healthy is not None  # there is a step, so one was written before it
                 load_checkpoint(healthy, {"learner": learner, "algorithm": algorithm})
@@ -121,13 +147,8 @@ def train(
                 run.log(step, metrics | {"halted": 1.0})
                 run.say(f"Training halted at step {step}: {halt}. The policy is that of {healthy.name}.")
                 return
-            last = step == steps
-            if evaluator is not None and (last or (eval_every > 0 and step % eval_every == 0)):
-                evaluation = await evaluator(policy)
-                run.spend(eval=evaluation.env_steps)
-                metrics |= {f"eval/{name}": value for name, value in evaluation.metrics().items()}
             run.log(step, metrics)
-            if last or (save_every > 0 and step % save_every == 0):
+            if step == steps or (save_every > 0 and step % save_every == 0):
                 score = metrics.get("eval/success", math.nan)
                 healthy = run.save(step, parts, score=score if math.isfinite(score) else None)
 

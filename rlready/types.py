@@ -187,7 +187,7 @@ class Score:
         return cls(math.nan, Verdict.GRADER_FAILED, note=note)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Turn:
     """One model call.
 
@@ -231,6 +231,10 @@ class Turn:
     context: tuple[Message, ...] = ()
     text: str = ""
 
+    def __repr__(self) -> str:
+        """Short: asyncio formats results in places, and a full dump costs more than the rollout."""
+        return f"<Turn {self.text!r} of {self.length} tokens after {len(self.prompt_ids)}, stop={self.stop}>"
+
     @property
     def length(self) -> int:
         """Number of completion tokens."""
@@ -262,7 +266,7 @@ class Turn:
         return cls(**kw)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Trajectory:
     """One episode: its task, its turns in sampling order, and how it was judged.
 
@@ -290,6 +294,10 @@ class Trajectory:
     env_steps: int = 0
     info: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Short, see `Turn`."""
+        return f"<Trajectory of task {self.task.id}: {len(self.turns)} turns, reward {self.reward:g}>"
 
     @property
     def excluded(self) -> bool:
@@ -344,12 +352,16 @@ class Trajectory:
         return cls(**kw)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Group:
     """The trajectories of one task under one environment seed."""
 
     task: Task
     trajectories: list[Trajectory] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Short, see `Turn`."""
+        return f"<Group of task {self.task.id}: {len(self.trajectories)} trajectories>"
 
     @property
     def valid(self) -> list[Trajectory]:

@@ -1,7 +1,7 @@
-"""A world is a real domain, ready for RL: tasks with splits, an environment, a state mapper, a vocabulary, scripted play.
+"""A world is a real domain, ready for RL: tasks with splits, environment, state mapper, vocabulary, scripted play.
 
-Scripted policies make demonstrations and logs. A *script* is a generator: it yields an action and receives the reply's text;
-when it returns, the world's closing action (`World.closing`) is played.
+Scripted policies make demonstrations and logs. A *script* is a generator: it yields an action and receives the reply's
+text; when it returns, the world's closing action (`World.closing`) is played.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Task sets of the telecom domain, cut in three ways.
+"""Task sets of the telecom domain, cut in four ways.
 
 32 of the 2,285 tasks are left out: in them the right conduct is to hand over to a person, their end-state assertions
 hold before anything is done, and the benchmark judges them by the actions taken. Every other task is judged by its
@@ -8,6 +8,8 @@ end state alone.
   set with one fault more.
 - `pairs`: by *pairs* of faults. Every test task contains a pair of faults that no train task contains; dev has pairs
   of its own. Each fault alone occurs in train.
+- `both`: one train set for two questions. `hard` is the test set of `pairs`; of the rest, `test` and `dev` are held out
+  by fault set, as in `faults`, and no train task contains a pair of `hard`.
 - `official`: the benchmark's own train and test ids (66 of 74 and 28 of 40 are judged by their end state); dev is
   drawn from the tasks outside both.
 """
@@ -27,10 +29,12 @@ from rlready.types import Message, Task
 from rlready.worlds.tau2.mapper import ticket_words
 from rlready.worlds.tau2.simulator import official_splits, records
 
-Split = Literal["faults", "pairs", "official"]
-SPLITS: tuple[Split, ...] = ("faults", "pairs", "official")
+Split = Literal["faults", "pairs", "both", "official"]
+SPLITS: tuple[Split, ...] = ("faults", "pairs", "both", "official")
 _NAME = "tau2-telecom"
 _TEST, _DEV = 0.19, 0.09
+_TEST_OF_REST = 0.24
+"""Of the tasks without a held-out pair, so that the test set of `both` has about 450 tasks, too."""
 _PAIR = (0.02, 0.12)
 """Share of tasks that contain a held-out pair: rarer pairs test nothing, commoner ones leave too little to train."""
 _OFFICIAL_DEV = 200
@@ -51,10 +55,10 @@ def all_tasks() -> TaskSet:
 
 
 def make_splits(split: str, seed: int = 0) -> dict[str, TaskSet]:
-    """Disjoint train, dev and test sets.
+    """Disjoint train, dev and test sets (and `hard` in `both`).
 
     Args:
-        split: "faults", "pairs" or "official".
+        split: "faults", "pairs", "both" or "official".
         seed: another seed gives another cut (of `official`, another dev set only).
 
     Raises:
@@ -66,6 +70,8 @@ def make_splits(split: str, seed: int = 0) -> dict[str, TaskSet]:
         return tasks.split(shares, seed=seed, key=_fault_set)
     if split == "pairs":
         return _by_pairs(tasks, seed)
+    if split == "both":
+        return _both(tasks, seed)
     if split == "official":
         return _official(tasks, seed)
     raise did_you_mean("split of tau2 telecom", split, SPLITS)
@@ -116,6 +122,14 @@ def _by_pairs(tasks: TaskSet, seed: int) -> dict[str, TaskSet]:
         pairs = pairs_of(task)
         parts["test" if pairs & held["test"] else "dev" if pairs & held["dev"] else "train"].add(task.id)
     return _parts(tasks, parts)
+
+
+def _both(tasks: TaskSet, seed: int) -> dict[str, TaskSet]:
+    held = held_out_pairs(tasks, seed)["test"]
+    hard = {task.id for task in tasks if pairs_of(task) & held}
+    shares = {"train": 1 - _TEST_OF_REST - _DEV, "dev": _DEV, "test": _TEST_OF_REST}
+    rest = tasks.filter(lambda t: t.id not in hard)
+    return rest.split(shares, seed=seed, key=_fault_set) | _parts(tasks, {"hard": hard})
 
 
 def _official(tasks: TaskSet, seed: int) -> dict[str, TaskSet]:
