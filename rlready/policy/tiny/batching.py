@@ -121,15 +121,13 @@ def locate(batch: Batch, live: Tensor) -> Live | None:
     row, column = at.unbind(-1)
     width, length = batch.tokens.shape[1], int(column.max())
     target = row * width + column
-    temperature: Tensor | None = batch.temperature.flatten()[target]
-    if bool(torch.eq(temperature, 1).all()):
-        temperature = None
+    temperature = batch.temperature.flatten()[target]
     return Live(
         inputs=batch.tokens[:, :length],
         source=row * length + column - 1,
         target=target,
         tokens=batch.tokens.flatten()[target],
-        temperature=temperature,
+        temperature=None if torch.eq(temperature, 1).all() else temperature,
         supports=_supports(batch.rows, row.numpy(), column.numpy()),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -66,16 +66,15 @@ class Optimizer:
         Raises:
             FloatingPointError: a gradient is not finite; nothing is updated and the gradients are cleared.
         """
-        norm = float(_norm(p.grad for p in self._parameters.values() if p.grad is not None))
+        grads = [p.grad for p in self._parameters.values() if p.grad is not None]
+        norm = float(_norm(grads))
         if not math.isfinite(norm):
             self.clear()
             raise FloatingPointError(
                 f"The gradient is not finite (norm {norm}) at step {self.taken}; the weights were left as they are."
             )
         if self.config.clip and norm > self.config.clip:
-            torch._foreach_mul_(
-                [p.grad for p in self._parameters.values() if p.grad is not None], self.config.clip / norm
-            )
+            torch._foreach_mul_(grads, self.config.clip / norm)
         rate = learning_rate(self.config, self.taken)
         for group in self._adam.param_groups:
             group["lr"] = rate
@@ -114,7 +113,8 @@ class Optimizer:
         return made
 
 
-def _norm(grads: Iterable[Tensor]) -> Tensor:
-    """The joint L2 norm of all gradients."""
-    norms = torch._foreach_norm(list(grads))
-    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+def _norm(grads: list[Tensor]) -> Tensor:
+    """The joint L2 norm of all gradients; 0 where there are none."""
+    if not grads:
+        return torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(grads))))
