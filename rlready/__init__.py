@@ -9,8 +9,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rlready.envs.base import Env, Observation, Step
+    from rlready.envs.check import check_env
+    from rlready.run_read import load_run
     from rlready.seeds import hashed_uniform
     from rlready.tasks.base import TaskSet
+    from rlready.tasks.check import check_taskset
     from rlready.types import Group, Message, Row, Score, Task, Trajectory, Transition, Turn, Verdict
 
 _HOME = {
@@ -18,7 +21,10 @@ _HOME = {
     "Observation": "rlready.envs.base",
     "Step": "rlready.envs.base",
     "TaskSet": "rlready.tasks.base",
+    "check_env": "rlready.envs.check",
+    "check_taskset": "rlready.tasks.check",
     "hashed_uniform": "rlready.seeds",
+    "load_run": "rlready.run_read",
     **dict.fromkeys(
         ("Group", "Message", "Row", "Score", "Task", "Trajectory", "Transition", "Turn", "Verdict"), "rlready.types"
     ),
@@ -38,7 +44,10 @@ __all__ = [
     "Transition",
     "Turn",
     "Verdict",
+    "check_env",
+    "check_taskset",
     "hashed_uniform",
+    "load_run",
 ]
 
 

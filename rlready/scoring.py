@@ -104,6 +104,7 @@ class FunctionScorer:
         call = getattr(fn, "__call__", None)  # noqa: B004
         is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
         self.thread = thread and not is_async
+        self.waits = is_async or self.thread
         self.accepts: frozenset[str] | None = frozenset()  # of TRL's keyword arguments; None: all
         self.trl = False
         try:

@@ -45,10 +45,10 @@ def compose(
             raise did_you_mean("part of rewards.compose", name, list(parts))
 
     async def compose(task: Task, trajectory: Trajectory) -> Score | None:
-        if len(scorers) == 1:
-            results = [await next(iter(scorers.values())).optional(task, trajectory)]
-        else:
+        if sum(scorer.waits for scorer in scorers.values()) > 1:  # what waits, waits at the same time
             results = await asyncio.gather(*(s.optional(task, trajectory) for s in scorers.values()))
+        else:
+            results = [await scorer.optional(task, trajectory) for scorer in scorers.values()]
         scores = {name: score for name, score in zip(scorers, results, strict=True) if score is not None}
         if not scores:
             return None

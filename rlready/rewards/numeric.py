@@ -25,6 +25,7 @@ _MAX_EXPONENT = 300
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _POWER = r"(?:[eE][+-]?\d{1,4}|\s*(?:\\times|\\cdot|[x\u00d7*\u00b7])\s*10\^\{?[+-]?\d{1,4}\}?)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+){_POWER}?"
+_PLAIN = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(_DECIMAL)
 _FRAC = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 _UNIT = re.compile(r"\s+(?:[A-Za-z]{2,}\.?|[A-Za-z]+/[A-Za-z]+|°[CF]?)(?:\s+[A-Za-z]+)*$")
@@ -44,6 +45,8 @@ def parse_number(text: str) -> tuple[Fraction, bool] | None:
     text = text.strip()
     if not text or len(text) > _MAX_CHARS:
         return None
+    if _PLAIN.fullmatch(text):  # by far the most frequent
+        return Fraction(int(text)), False
     text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\%", "%").replace("\\!", "").replace("\\,", " ")
     text = text.replace("{,}", ",").replace("\\left", "").replace("\\right", "")
     text = re.sub(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}", r" \1", text).strip()
@@ -143,10 +146,12 @@ def verify_number(
     if given is None:
         # a marked answer of another form is an answer, and wrong; without mark or number there is none
         return Score.wrong() if found.marked else Score.no_answer()
-    tolerance = Fraction(abs_tol) + Fraction(rel_tol) * abs(wanted[0])
     options = [given[0]]
     if given[1] != wanted[1]:
         options.append(given[0] / 100 if given[1] else given[0] * 100)
+    if abs_tol == rel_tol == 0:
+        return Score.right() if wanted[0] in options else Score.wrong()
+    tolerance = Fraction(abs_tol) + Fraction(rel_tol) * abs(wanted[0])
     right = any(abs(option - wanted[0]) <= tolerance for option in options)
     return Score.right() if right else Score.wrong()
 
