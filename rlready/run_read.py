@@ -74,10 +74,14 @@ class Metrics(Mapping[str, NDArray[np.float64]]):
         Raises:
             UserError: it was never logged; the nearest names are offered.
         """
-        if name not in list(self):
+        if name not in self:
             raise did_you_mean("metric", name, self)
         values = [line[name] for line in self.lines if name in line]
         return np.asarray([math.nan if v is None else v for v in values], dtype=np.float64)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it was ever logged."""
+        return any(name in line for line in self.lines)
 
     def __iter__(self) -> Iterator[str]:
         """Names, in the order of their first appearance."""

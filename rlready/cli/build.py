@@ -195,8 +195,8 @@ def check_algorithm(name: str) -> None:
     kind = ALGORITHMS.get(name.lower())
     if kind is None:
         raise did_you_mean("algorithm", name, ALGORITHMS, see="rlready algorithms")
-    if "policy" not in kind.streams:
-        others = ", ".join(n for n, k in ALGORITHMS.items() if "policy" in k.streams)
+    if "policy" not in kind().streams:
+        others = ", ".join(n for n, k in ALGORITHMS.items() if "policy" in k().streams)
         raise UserError(f"{name} learns from demonstrations, and rlready train has none. Use one of {others}.")
 
 

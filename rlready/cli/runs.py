@@ -135,10 +135,13 @@ def export(
 
 def _summary(header: dict[str, Any], root: Path) -> dict[str, Any]:
     from rlready.plots import TELLING
-    from rlready.run_read import load_run
+    from rlready.run_read import Metrics, load_run
 
     name = str(header["name"])
-    metrics = load_run(root / name).metrics
+    try:
+        metrics = load_run(root / name).metrics
+    except UserError:  # the list goes on; `runs show` says what is wrong with this one
+        metrics, header = Metrics([]), header | {"state": "damaged"}
     telling = next((k for k in TELLING if k in metrics), None)
     return {
         "name": name,

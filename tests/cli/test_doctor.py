@@ -1,0 +1,115 @@
+"""The doctor finds each kind of silent wrong training that it is there for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rlready import doctor
+from rlready.cli import app
+from rlready.doctor import check_mask, check_template
+from rlready.policy.render import ChatRenderer
+from rlready.policy.tokenize import bpe_tokenizer, word_tokenizer
+from rlready.types import Group, Message, Task
+
+TASKS = [Task.of(f"Say {word} aloud", answer=word) for word in ("red", "green", "deep blue")]
+
+
+def words(*extra: str, kind: type[ChatRenderer] = ChatRenderer) -> ChatRenderer:
+    texts = [t.prompt[0].text for t in TASKS] + [t.data["answer"] for t in TASKS] + list(extra)
+    return kind(word_tokenizer(texts, ("<s>", "<turn>", "<end>")), bos="<s>", turn="<turn>", end="<end>")
+
+
+def errors(findings: Any) -> str:
+    return " ".join(f.text for f in findings.errors)
+
+
+def test_sound_renderers_pass() -> None:
+    bpe = bpe_tokenizer([t.prompt[0].text for t in TASKS], 300)
+    for renderer in (words(), ChatRenderer(bpe, bos="<s>", turn="<turn>", end="<end>")):
+        assert check_template(TASKS, renderer).ok and not check_template(TASKS, renderer).warnings
+        mask = check_mask(TASKS, renderer)
+        assert mask.ok and "tokens are trained" in str(mask)
+    said = sum(2 * len(words().encode_completion(t.data["answer"])) for t in TASKS)
+    assert f"{said} of " in str(check_mask(TASKS, words()))
+
+
+def test_a_renderer_that_encodes_its_own_words_again() -> None:
+    class Again(ChatRenderer):
+        def extend(self, prompt_ids: list[int], completion_ids: list[int], new: Any) -> list[int]:
+            return super().extend(prompt_ids, self.tokenizer.encode(self.decode(completion_ids))[:-1], new)
+
+    assert "extending the context changes what the model saw and said" in errors(
+        check_template(TASKS, words(kind=Again))
+    )
+
+
+def test_a_renderer_that_loses_text() -> None:
+    class Loses(ChatRenderer):
+        def decode(self, completion_ids: Any) -> str:
+            return super().decode(completion_ids).lower()
+
+    found = errors(check_template(TASKS, words(kind=Loses)))
+    assert "the user message is not what the ids decode to" in found
+
+
+def test_a_renderer_that_differs_when_it_renders_afresh() -> None:
+    class Strips(ChatRenderer):
+        def render(self, messages: Any) -> list[int]:
+            return super().render([m for m in messages if m.role != "assistant"])
+
+    (warning, *_) = check_template(TASKS, words(kind=Strips)).warnings
+    assert "extending and rendering afresh differ from token" in warning.text
+
+
+def test_answers_that_cannot_be_said() -> None:
+    tasks = [*TASKS, Task.of("Say red aloud", answer="purple", n=1), Task.of("Say red aloud", answer="red <end> red")]
+    found = check_template(tasks, words())
+    assert 'the answer "purple" cannot be written' in errors(found)
+    assert 'the answer "red <end> red" holds the end token' in errors(found)
+    assert "2 of 5 prompts have the ids of another" in str(found)
+
+
+def test_a_prompt_that_cannot_be_rendered() -> None:
+    assert "cannot be rendered: The word" in errors(check_template([Task((Message.user("unheard of"),))], words()))
+
+
+@pytest.mark.parametrize("slip", ["context", "nothing", "twice"])
+def test_a_wrong_mask(slip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor.compile_groups
+
+    def wrong(groups: list[Group], **kw: Any) -> Any:
+        rows = real(groups, **kw)
+        if slip == "twice":
+            return rows + rows
+        for row in rows:
+            row.weights["policy"] = np.full_like(row.weights["policy"], 1.0 if slip == "context" else 0.0)
+        return rows
+
+    monkeypatch.setattr(doctor, "compile_groups", wrong)
+    found = check_mask(TASKS, words())
+    assert not found.ok and "tokens would be trained" in errors(found)
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text(
+        "import rlready as rl\n"
+        "from rlready.types import Task\n"
+        "made = [Task.of(f'say {a}', answer=a) for a in ('red', 'green')]\n"
+        "good = rl.TaskSet(made, score=lambda task, t: float(t.turns[-1].text == task.data['answer']))\n"
+        "paid = rl.TaskSet(made, score=lambda task, t: 1.0)\n"
+    )
+    result = CliRunner().invoke(app, ["doctor", "t.py:good"], catch_exceptions=False)
+    assert result.exit_code == 0 and "Ready to train." in result.output
+    result = CliRunner().invoke(app, ["doctor", "t.py:paid", "--json"], catch_exceptions=False)
+    report = json.loads(result.stdout)
+    assert result.exit_code == 2 and report["ok"] is False and len(report["checks"]) == 3
+    assert any(
+        f["check"] == "trivial answers" and f["level"] == "error" for c in report["checks"] for f in c["findings"]
+    )
