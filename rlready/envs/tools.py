@@ -24,7 +24,7 @@ from rlready.errors import EnvError, UserError
 from rlready.toolcalls import Call, parse_calls
 from rlready.types import Message, Task
 
-Tools = Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
+Tools = Sequence[Callable[..., Any] | Tool] | Mapping[str, Callable[..., Any]]
 
 SYSTEM = """You can call tools. To call one, write
 <tool_call>{"name": "...", "arguments": {...}}</tool_call>
@@ -50,8 +50,8 @@ class ToolEnv(Env):
         """Make an environment for one episode.
 
         Args:
-            tools: functions, {name: function}, or a function (task, seed) -> tools that makes fresh ones with a state
-                of their own. Schemas come from type hints.
+            tools: functions (or `Tool`s, whose schema is read once and for all), {name: function}, or a function
+                (task, seed) -> tools that makes fresh ones with a state of their own. Schemas come from type hints.
             system: system message; "{tools}" in it is replaced by the schemas, one a line. None: none.
             max_turns: after this many completions the episode is truncated.
             max_calls: calls executed per completion; further ones are answered with an error.
@@ -159,7 +159,10 @@ def read_tools(tools: Tools) -> dict[str, Tool]:
     Raises:
         UserError: two have the same name, or one cannot be described.
     """
-    made = [Tool(fn, name) for name, fn in tools.items()] if isinstance(tools, Mapping) else [Tool(fn) for fn in tools]
+    if isinstance(tools, Mapping):
+        made = [Tool(fn, name) for name, fn in tools.items()]
+    else:
+        made = [tool if isinstance(tool, Tool) else Tool(tool) for tool in tools]
     out: dict[str, Tool] = {}
     for tool in made:
         if tool.name in out:

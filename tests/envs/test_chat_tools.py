@@ -109,6 +109,7 @@ def test_schema_from_type_hints() -> None:
             "required": ["length", "unit"],
         },
     }
+    assert play(ToolEnv([Tool(multiply)]), call("multiply", a=2, b=3))[0].observation.messages[-1].text == "6"
     assert Tool(multiply).description == "Multiply two integers."
 
 
