@@ -24,6 +24,7 @@ from rlready.dream.format import Annotation, Unparsable
 from rlready.dream.model import ExperienceModel
 from rlready.dream.samples import prompts_of
 from rlready.envs.base import EnvFactory
+from rlready.errors import EnvError
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import SampleRequest
 from rlready.seeds import derive
@@ -55,6 +56,8 @@ async def replay(env: EnvFactory, task: Task, seed: int, actions: Sequence[str])
             if step.terminated or step.truncated:
                 break
         return Replayed(_shown(observation.messages), reward, steps)
+    except EnvError as error:
+        return Replayed((), reward, steps, str(error))
     finally:
         await world.close()
 
@@ -267,8 +270,8 @@ class AgreementWatch:
             return None
         return (
             f"At step {step} the agent succeeds in {now.dream:.0%} of its dreams and in {now.real:.0%} of the same "
-            f"tasks in reality; the gap was {first.gap:+.0%} at first and may be {limit:+.0%}. It now learns the simulator's "
-            "mistakes. Keep the checkpoint before this, and fit the simulator on the agent's new real episodes."
+            f"tasks in reality; the gap was {first.gap:+.0%} at first and may be {limit:+.0%}. It now learns the "
+            "simulator's mistakes. Keep the checkpoint before this; fit the simulator on the agent's new real episodes."
         )
 
     def state_dict(self) -> dict[str, Any]:

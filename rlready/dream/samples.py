@@ -26,15 +26,19 @@ def prompts_of(
 
 
 def variation_pairs(episodes: Sequence[LoggedEpisode], annotations: Sequence[Annotation]) -> list[tuple[Spec, Spec]]:
-    """Pairs of logged tasks with one instruction, of which the second's card is the first's and one word more."""
+    """Pairs of logged tasks with one instruction, of which the second's card is the first's and one word more.
+
+    Every episode whose card has a simpler neighbour gives one pair per neighbour, so common tasks are common here too.
+    """
     first: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}
     for episode, annotation in zip(episodes, annotations, strict=True):
         card = tuple(annotation.card)
         first.setdefault((episode.instruction, frozenset(card)), card)
-    pairs = []
-    for (instruction, words), card in first.items():
+    pairs: list[tuple[Spec, Spec]] = []
+    for episode, annotation in zip(episodes, annotations, strict=True):
+        instruction, card = episode.instruction, tuple(annotation.card)
         for word in card:
-            simpler = first.get((instruction, words - {word}))
+            simpler = first.get((instruction, frozenset(card) - {word}))
             if simpler:
                 pairs.append(((instruction, simpler), (instruction, card)))
     return pairs
