@@ -109,6 +109,7 @@ class ProgressBoard:
                 TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
                 TextColumn("{task.fields[metrics]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
                 console=self.console, transient=True,
+                refresh_per_second=4,
             )  # fmt: skip
             self._live.start()
         self._ids[bar] = self._live.add_task(bar.label, total=bar.total, completed=bar.done, metrics="")

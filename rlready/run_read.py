@@ -226,16 +226,17 @@ class Trajectories(Sequence[LoggedTrajectory]):
         return Trajectories(self._path, full + [r for r in self.rows if empty(r)], self._decode)
 
     def pick(self, which: str) -> LoggedTrajectory:
-        """By name: "worst" and "best" (by reward, then the longer) and "last"; "longest", "shortest"; or a number.
+        """By name: "worst" and "best" (by reward, then the later and longer), "last", "longest", "shortest"; or a number.
 
         Raises:
             UserError: there is no such episode.
         """
         if not self.rows:
             raise UserError(f"{self._path} holds no trajectories.")
+        latest = self.sort("length", reverse=True).sort("step", reverse=True)
         orders: dict[str, Callable[[], Trajectories]] = {
-            "worst": lambda: self.sort("length", reverse=True).sort("reward"),
-            "best": lambda: self.sort("length", reverse=True).sort("reward", reverse=True),
+            "worst": lambda: latest.sort("reward"),
+            "best": lambda: latest.sort("reward", reverse=True),
             "longest": lambda: self.sort("length", reverse=True),
             "shortest": lambda: self.sort("length"),
             "last": lambda: self[-1:],

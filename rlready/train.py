@@ -134,9 +134,9 @@ def train(
             spent = collector.transitions
             groups = await collector.collect(groups_per_step)
             run.spend(**{ledger: collector.transitions - spent})
-            run.trajectories(step, groups)
             metrics = collector.metrics()
             halt = await update(groups, metrics)
+            run.trajectories(step, groups)  # after the update, so that the advantages are in them
             if halt is None:
                 await measure(step, metrics)
                 halt = next((why for rule in stop_rules if (why := rule(metrics)) is not None), None)
