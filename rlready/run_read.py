@@ -226,7 +226,7 @@ class Trajectories(Sequence[LoggedTrajectory]):
         return Trajectories(self._path, full + [r for r in self.rows if empty(r)], self._decode)
 
     def pick(self, which: str) -> LoggedTrajectory:
-        """By name: "worst" and "best" (by reward, then the later and longer), "last", "longest", "shortest"; or a number.
+        """By name: "worst", "best" (by reward, then later, then longer), "last", "longest", "shortest"; or a number.
 
         Raises:
             UserError: there is no such episode.
