@@ -572,7 +572,7 @@ def test_load_run_reads_metrics_and_finds_trajectories(tmp_path: Path) -> None:
     assert rewards.shape == (4,) and rewards[2] > rewards[0] and np.isnan(rewards[3])
     assert loaded.metrics.at("kl")[0].tolist() == [1] and loaded.metrics.stages == ["a", "b"]
     assert loaded.metrics.stage("a")["real"].tolist() == [10, 20, 30]
-    with pytest.raises(UserError, match='Unknown metric "rewrd". Did you mean reward'):
+    with pytest.raises(UserError, match=r'Unknown metric "rewrd"\. Did you mean reward'):
         loaded.metrics["rewrd"]
     assert loaded.config == {"lr": 0.1}
     found = loaded.trajectories.where(verdict="wrong").sort("length")
