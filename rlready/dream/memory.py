@@ -57,10 +57,12 @@ class DreamMemory:
         self.retriever = Retriever(encoder, isolated=(form.closing,))
         self.version = 0
         self._staged: list[tuple[LoggedEpisode, Notes]] = []
+        cases: list[Case] = []
         for entry in self.store:
             if "card" in entry.notes:
                 notes = Notes(entry.notes["card"], entry.notes["traces"])
-                self.retriever.add(cases_of(form, entry.id, entry.episode, notes))
+                cases += cases_of(form, entry.id, entry.episode, notes)
+        self.retriever.add(cases)
 
     def seed(self, episodes: Sequence[LoggedEpisode], annotations: Sequence[Annotation]) -> int:
         """Add recorded episodes; return how many distinct cases that gave."""

@@ -2,9 +2,9 @@
 
 The index is exact: cosine similarity of encoded state texts, within the bucket of the same action, in all buckets
 where that one is short. Encoded vectors are kept unnormalised beside their inverse norms. The default encoder hashes
-word n-grams to small whole numbers, whose dot products are exact in float32, so scores do not depend on batching and
-ties are broken by age. (Others measured that learned embeddings never beat character hashing for simulators; they
-plug in as an `Encoder` all the same.)
+word n-grams to small whole numbers, whose dot products are exact in float32, so scores do not depend on batching;
+ties are broken by a hash of the case, so answers do not depend on the order in which cases came. (Others measured
+that learned embeddings never beat character hashing for simulators; they plug in as an `Encoder` all the same.)
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Hit:
 
 @dataclass(eq=False)
 class _Bucket:
-    """All cases of one action; arrays grow by doubling. `owners[i]`: trajectory to task, for all that recorded case i."""
+    """All cases of one action; arrays grow by doubling. `owners[i]`: trajectory to task, of all that saw case i."""
 
     dim: int
     cases: list[Case] = field(default_factory=list)
@@ -110,6 +110,7 @@ class _Bucket:
     inverse: FloatArray = field(init=False)
     alive: np.ndarray = field(init=False)
     grounded: np.ndarray = field(init=False)
+    rank: IntArray = field(init=False)
     # Two owners of different tasks (or, where all owners share one task, two trajectories) are enough to know whether a
     # query's exclusion leaves a case standing.
     marks: IntArray = field(init=False)
@@ -119,6 +120,7 @@ class _Bucket:
         self.inverse = np.zeros(16, dtype=np.float32)
         self.alive = np.zeros(16, dtype=bool)
         self.grounded = np.zeros(16, dtype=bool)
+        self.rank = np.zeros(16, dtype=np.int64)
         self.marks = np.full((4, 16), -1, dtype=np.int64)
 
     def add(self, case: Case, vector: FloatArray, inverse: float) -> int:
@@ -128,11 +130,13 @@ class _Bucket:
             self.inverse = np.concatenate([self.inverse, np.zeros_like(self.inverse)])
             self.alive = np.concatenate([self.alive, np.zeros_like(self.alive)])
             self.grounded = np.concatenate([self.grounded, np.zeros_like(self.grounded)])
+            self.rank = np.concatenate([self.rank, np.zeros_like(self.rank)])
             self.marks = np.concatenate([self.marks, np.full_like(self.marks, -1)], axis=1)
         self.cases.append(case)
         self.owners.append({})
         self.vectors[:, n] = vector
         self.inverse[n] = inverse
+        self.rank[n] = derive("tie", case.action, case.reply, vector.tobytes())
         return n
 
     def scores(self, vectors: FloatArray, inverse: FloatArray) -> FloatArray:
@@ -182,6 +186,7 @@ class Retriever:
         self._ids: dict[str, int] = {}
         self._seen: dict[tuple[str, str, bytes], int] = {}
         self._made_up = False
+        self._dead = 0
         self._of: dict[str, list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
@@ -229,6 +234,9 @@ class Retriever:
                 if bucket.owners[slot].pop(trajectory, None) is not None:
                     self._mark(bucket, slot)
                     gone += not bucket.alive[slot]
+        self._dead += gone
+        if self._dead > 1000 + len(self):
+            self._rebuild()
         return gone
 
     def topk(
@@ -267,13 +275,13 @@ class Retriever:
         return out
 
     def _pick(self, bucket: _Bucket, scores: FloatArray, query: Query, limit: int) -> list[_Found]:
-        """Open cases of a bucket, best first, equal ones by age: `limit` grounded ones and as many synthetic ones."""
+        """Open cases of a bucket, best first, equal ones by hash: `limit` grounded ones and as many synthetic ones."""
         allowed = bucket.open_to(self._id(query.trajectory), self._id(query.task))
         grounded = bucket.grounded[: len(bucket.cases)]
-        slots = _top(scores, np.flatnonzero(allowed & grounded), limit)
+        slots = _top(scores, bucket.rank, np.flatnonzero(allowed & grounded), limit)
         if self._made_up:
-            made_up = _top(scores, np.flatnonzero(allowed & ~grounded), limit)
-            slots = _top(scores, np.concatenate([slots, made_up]), 2 * limit)
+            made_up = _top(scores, bucket.rank, np.flatnonzero(allowed & ~grounded), limit)
+            slots = _top(scores, bucket.rank, np.concatenate([slots, made_up]), 2 * limit)
         return [(float(scores[s]), bucket, int(s)) for s in slots]
 
     def _widen(self, query: Query, vector: FloatArray, inverse: FloatArray, own: list[_Found], k: int) -> list[_Found]:
@@ -282,7 +290,7 @@ class Retriever:
         for action, bucket in self._buckets.items():
             if action != query.action and action not in self.isolated and bucket.cases:
                 others += self._pick(bucket, bucket.scores(vector, inverse)[0], query, 4 * k)
-        others.sort(key=lambda hit: -hit[0])
+        others.sort(key=lambda hit: (-hit[0], hit[1].rank[hit[2]]))
         return self._select(own + others, k)
 
     def _select(self, ranked: list[_Found], k: int) -> list[_Found]:
@@ -312,6 +320,20 @@ class Retriever:
         cosine = float(a.vectors[:, i] @ a.vectors[:, j]) * float(a.inverse[i]) * float(a.inverse[j])
         return cosine > self.near
 
+    def _rebuild(self) -> None:
+        """Drop the dead cases' vectors."""
+        old, self._buckets, self._seen, self._of, self._dead = self._buckets, {}, {}, {}, 0
+        for action, bucket in old.items():
+            fresh = self._buckets[action] = _Bucket(bucket.dim)
+            for slot in np.flatnonzero(bucket.alive[: len(bucket.cases)]):
+                case, vector = bucket.cases[slot], bucket.vectors[:, slot].copy()
+                new = fresh.add(case, vector, float(bucket.inverse[slot]))
+                fresh.owners[new], fresh.grounded[new] = bucket.owners[slot], bucket.grounded[slot]
+                self._seen[case.action, case.reply, vector.tobytes()] = new
+                for trajectory in fresh.owners[new]:
+                    self._of.setdefault(trajectory, []).append((action, new))
+                self._mark(fresh, new)
+
     def _mark(self, bucket: _Bucket, slot: int) -> None:
         owners = bucket.owners[slot]
         bucket.alive[slot] = bool(owners)
@@ -337,13 +359,11 @@ def _inverse_norms(vectors: FloatArray) -> FloatArray:
     return np.asarray(np.where(norms > 0, 1.0 / np.maximum(norms, 1e-12), 0.0), dtype=np.float32)
 
 
-def _top(scores: FloatArray, slots: IntArray, k: int) -> IntArray:
-    """The k of these slots with the largest scores, best first, equal ones in slot order."""
+def _top(scores: FloatArray, rank: IntArray, slots: IntArray, k: int) -> IntArray:
+    """The k of these slots with the largest scores, best first, equal ones by rank."""
     values = scores[slots]
     if len(slots) > k:
         cut = np.partition(values, len(values) - k)[len(values) - k]
-        above = np.flatnonzero(values > cut)
-        level = np.sort(slots[values == cut])[: k - len(above)]
-        slots = np.concatenate([slots[above], level])
+        slots = slots[values >= cut]
         values = scores[slots]
-    return np.asarray(slots[np.lexsort((slots, -values))], dtype=np.int64)
+    return np.asarray(slots[np.lexsort((rank[slots], -values))[:k]], dtype=np.int64)

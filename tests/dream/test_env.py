@@ -90,6 +90,17 @@ def test_with_a_perfect_model_nobody_can_tell_dream_from_reality() -> None:
     asyncio.run(both())
 
 
+@pytest.mark.parametrize("write", [phone, None])
+def test_it_keeps_the_contract_of_environments(write: Writer | None) -> None:
+    from rlready.envs.check import check_env
+
+    model = dream(write or noisy)
+    tasks = [TASK, task("air"), task("sim"), task("air", "sim")]
+    findings = check_env(lambda: DreamEnv(model), tasks, closing="done", episodes=4)
+    findings.raise_for_errors()
+    assert "0 errors, 0 warnings" in str(findings)
+
+
 def test_a_group_shares_its_hidden_world_and_seeds_differ() -> None:
     model = dream()
 
@@ -150,7 +161,7 @@ def test_demonstrations_are_retrieved_and_the_prompt_only_grows() -> None:
     words = model.form.decode(prompts[-1])
     assert words == (
         "<s> phone dead <card> air sim <go> look ( air_on sim_out <or> fix air ok ) air sim <so> air_on sim_out <go> "
-        "fix air ( ok <or> look air_on sim_out ) sim <so> ok <go> fix sim ( ok <or> look air_on sim_out ) <so> ok <go> "
+        "fix air ( ok <or> look air_on sim_out ) sim <so> ok <go> fix sim ( ok <or> fix air ok ) <so> ok <go> "
         "done ( <right> <or> <wrong> )"
     )
     for before, after in itertools.pairwise(prompts):
@@ -164,7 +175,7 @@ def test_own_task_is_kept_out_of_the_demonstrations() -> None:
     own = Task((Message.user("phone dead"),), {"card": ["air", "sim"]}, id="k1")
     asyncio.run(replay(lambda: DreamEnv(model), own, 0, ["look", "fix sim"]))
     last = model.form.decode(sampler(model).requests[-1].prompt_ids).split(" <go> ")[-1]
-    assert last == "fix sim ( look air_on sim_out <or> fix air ok )"  # only task k1 ever did "fix sim"
+    assert last == "fix sim ( fix air ok <or> look air_on sim_out )"  # only task k1 ever did "fix sim"
 
 
 def test_unreadable_answers_are_drawn_once_more_then_void_the_episode() -> None:

@@ -122,11 +122,27 @@ def test_synthetic_case_seen_in_reality_becomes_grounded() -> None:
     assert hit.case.source == "offline" and hit.score == pytest.approx(1)
 
 
-def test_ties_go_to_the_oldest_and_batches_change_nothing() -> None:
+def test_neither_order_of_arrival_nor_batches_nor_evictions_change_answers() -> None:
     rng = random.Random(0)
     retriever = Retriever()
-    retriever.add([Case("same words", "look", f"r{i}", f"t{i}", f"k{i}") for i in range(50)])
-    assert [h.case.reply for h in retriever.topk("same words", "look", 3)] == ["r0", "r1", "r2"]
+    ties = [
+        Case("same words", "look", f"r{i}", f"t{i}", f"k{i}", rng.choice(["offline", "synthetic"])) for i in range(50)
+    ]
+    retriever.add(ties)
+    other = Retriever()
+    gone = [
+        Case(f"w{i} v{i // 3} u{i % 11}", rng.choice(["look", "fix"]), "x", f"gone{i}", f"g{i}", "synthetic")
+        for i in range(3000)
+    ]
+    other.add(gone)
+    for case in reversed(ties):
+        other.add([case])
+    assert other.remove([c.trajectory for c in gone]) == 3000
+    assert sum(len(b.cases) for b in other._buckets.values()) == 50  # the dead ones' vectors are dropped
+    for action in ("look", "fix"):
+        assert [(h.case, h.score) for h in other.topk("same words", action, 7)] == [
+            (h.case, h.score) for h in retriever.topk("same words", action, 7)
+        ]
     retriever.add([
         Case(" ".join(rng.choices(WORDS, k=5)), rng.choice(["look", "fix"]), rng.choice("abcd"), f"u{i}", f"l{i % 40}")
         for i in range(400)
@@ -147,7 +163,7 @@ def test_encoder_is_the_same_everywhere() -> None:
 
 
 def test_speed() -> None:
-    """45 actions, 35,000 transitions: a query under 0.2 ms on one thread (a generous factor 3 for a busy machine)."""
+    """45 actions, 35,000 transitions: a query under 0.2 ms on one thread (CPU time, and a generous factor 2)."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     rng = random.Random(0)
@@ -164,11 +180,11 @@ def test_speed() -> None:
     retriever.encoder.encode([q.state for q in queries])
     best = min(_seconds(retriever, queries) for _ in range(3))
     torch.set_num_threads(threads)
-    assert best / len(queries) < 0.6e-3
+    assert best / len(queries) < 0.4e-3
 
 
 def _seconds(retriever: Retriever, queries: list[Query]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     for q in queries:
         retriever.topk(q.state, q.action, 2, trajectory=q.trajectory, task=q.task)
-    return time.perf_counter() - start
+    return time.thread_time() - start
