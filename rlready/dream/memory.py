@@ -57,6 +57,7 @@ class DreamMemory:
         self.retriever = Retriever(encoder, isolated=(form.closing,))
         self.version = 0
         self._staged: list[tuple[LoggedEpisode, Notes]] = []
+        self._found: dict[tuple[str, str, str | None], Demos] = {}  # since the cases last changed
         cases: list[Case] = []
         for entry in self.store:
             if "card" in entry.notes:
@@ -71,6 +72,7 @@ class DreamMemory:
             id = self.store.append(episode, _json(annotation))
             if id is not None:
                 cases += cases_of(self.form, id, episode, annotation)
+        self._found = {}
         return self.retriever.add(cases)
 
     def demos(self, instruction: str, now: Sequence[str], replies: Sequence[str], action: str, task: str) -> Demos:
@@ -85,9 +87,13 @@ class DreamMemory:
         """
         if not self.form.demos:
             return []
-        state = self.form.key(instruction, now, replies)
-        hits = self.retriever.topk(state, action, self.form.demos, task=task if self.exclude_task else None)
-        return [(hit.case.action, hit.case.reply) for hit in hits]
+        own = task if self.exclude_task else None
+        key = (self.form.key(instruction, now, replies), action, own)
+        found = self._found.get(key)
+        if found is None:
+            hits = self.retriever.topk(key[0], action, self.form.demos, task=own)
+            found = self._found[key] = [(hit.case.action, hit.case.reply) for hit in hits]
+        return found
 
     def demos_for(self, episodes: Sequence[LoggedEpisode], annotations: Sequence[Annotation]) -> list[list[Demos]]:
         """The demos of every step of recorded episodes, each without its own trajectory (and task)."""
@@ -121,6 +127,7 @@ class DreamMemory:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put the dreams back, in place of those there are."""
         self._staged = []
+        self._found = {}
         self.version = int(state["version"])
         self.retriever.remove(self.store.evict(0, source=SYNTHETIC))
         for id, record, notes in state["dreams"]:
@@ -137,6 +144,7 @@ class DreamMemory:
         if version is not None:
             self.version = version
         added = 0
+        self._found = {}
         # Rollouts end in any order; what the memory holds must not depend on it.
         for episode, notes in sorted(self._staged, key=lambda pair: episode_id(pair[0])):
             id = self.store.append(episode, _json(notes))

@@ -257,13 +257,9 @@ class ExperienceStore:
                     f"Another process is writing to the experience store {folder}. "
                     "Wait for it, or open with readonly=True."
                 ) from error
-        if manifest.exists():
-            self._segments = _read_manifest(manifest)
-        elif self.readonly:
+        if self.readonly and not manifest.exists():
             raise UserError(f"There is no experience store in {folder} (no MANIFEST.json).")
-        intact = 0
-        for i, name in enumerate(self._segments):
-            intact = self._load(folder / name, last=i == len(self._segments) - 1)
+        intact = self._read(folder, manifest) if manifest.exists() else 0
         if self.readonly:
             return
         for stray in folder.glob("*.jsonl"):
@@ -274,14 +270,28 @@ class ExperienceStore:
         else:
             self._open_last(intact)
 
+    def _read(self, folder: Path, manifest: Path) -> int:
+        """Take all segments; return how many bytes of the last one are intact.
+
+        A reader whose segments are compacted away meanwhile starts over with the new manifest.
+        """
+        while True:
+            self.entries, self.dead, intact = {}, 0, 0
+            self._segments = _read_manifest(manifest)
+            try:
+                for i, name in enumerate(self._segments):
+                    intact = self._load(folder / name, last=i == len(self._segments) - 1)
+            except FileNotFoundError as error:
+                if not self.readonly or _read_manifest(manifest) == self._segments:
+                    raise UserError(
+                        f"The experience store's segment {error.filename} is missing, though its manifest lists it."
+                    ) from error
+                continue
+            return intact
+
     def _load(self, path: Path, *, last: bool) -> int:
         """Take a segment's records; return how many of its bytes are intact."""
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError as error:
-            raise UserError(
-                f"The experience store's segment {path} is missing, though its manifest lists it."
-            ) from error
+        data = path.read_bytes()
         at = 0
         number = 0
         while at < len(data):

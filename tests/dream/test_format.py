@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,33 @@ def test_memory_changes_only_at_commit_and_evicts(world: DreamFormat) -> None:
     off = DreamMemory(world, coevolve=False)
     off.stage(*logged())
     assert off.commit()["memory/staged"] == 0
+
+
+def test_memory_resumes_to_the_same_answers(world: DreamFormat) -> None:
+    """Dreams joined and evicted over several commits; a resumed memory answers every query alike."""
+
+    def dreams(k: int) -> list[tuple[LoggedEpisode, Notes]]:
+        pairs = [logged(f"d{(n * k) % 5}", success=(n + k) % 3 > 0, seed=n + 10 * k) for n in range(4)]
+        return [(LoggedEpisode(**{**e.to_json(), "source": "synthetic"}), notes) for e, notes in pairs]
+
+    def fresh() -> DreamMemory:
+        memory = DreamMemory(world, max_synthetic=6, exclude_task=False)
+        memory.seed(*([x] for x in logged("k0", success=False)))
+        return memory
+
+    whole = fresh()
+    for k in range(4):
+        for dream in dreams(k):
+            whole.stage(*dream)
+        whole.commit(version=k)
+    resumed = fresh()
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert resumed.version == 3 and len(resumed.retriever) == len(whole.retriever)
+    for memory in (whole, resumed):
+        for dream in dreams(9):
+            memory.stage(*dream)
+        memory.commit(version=4)
+    for now in ((), ("air",), ("sim",), ("air", "sim")):
+        for action in ACTIONS:
+            assert whole.demos("phone dead", now, [], action, "x") == resumed.demos("phone dead", now, [], action, "x")
+    assert [e.id for e in whole.store] == [e.id for e in resumed.store]

@@ -117,6 +117,28 @@ def test_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
         assert len(again) == 1
 
 
+def test_a_reader_survives_a_compaction_in_its_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = ExperienceStore(tmp_path, segment_bytes=1000)
+    names = [writer.append(episode(n, "synthetic")) for n in range(20)]
+    read = Path.read_bytes
+    swapped: list[Path] = []
+
+    def slow(path: Path) -> bytes:
+        if path.suffix == ".jsonl" and not swapped:
+            swapped.append(path)
+            writer.evict(3)  # replaces every segment
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", slow)
+    with ExperienceStore(tmp_path, readonly=True) as reader:
+        assert ids(reader) == names[-3:] and swapped
+    monkeypatch.undo()
+    writer.close()
+    next(tmp_path.glob("*.jsonl")).unlink()
+    with pytest.raises(UserError, match="is missing, though its manifest lists it"):
+        ExperienceStore(tmp_path)
+
+
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no experience store"):
         ExperienceStore(tmp_path / "none", readonly=True)
