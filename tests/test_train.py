@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import resume_child as child
 import torch
 
 from rlready.algorithms.base import Algorithm
+from rlready.checkpoint import load_state
 from rlready.evaluate import Evaluation
 from rlready.policy.base import Policy
 from rlready.run import Run
@@ -273,3 +279,89 @@ def test_a_finished_run_does_nothing_more(tmp_path):
     with Run.create("t", root=tmp_path, resume="t-1", progress="quiet") as run:
         train(policy, collector, Adds(), run, steps=2, groups_per_step=1)
         assert len(lines(run)) == 2 and policy.version == 2 and collector.groups == 2
+
+
+# -- the same with real parts: tiny transformer, collector, run folder -----------------------------------------------
+
+
+def untimed(record: Any) -> Any:
+    """A record without what the clock decides."""
+    if isinstance(record, dict):
+        clock = ("seconds", "time", "timings", "overhead")
+        return {k: untimed(v) for k, v in record.items() if not any(k.split("/")[0] == c or c in k for c in clock)}
+    return [untimed(v) for v in record] if isinstance(record, list) else record
+
+
+def everything(folder: Path):
+    """Metrics, episodes (ids and log-probs included) and the last checkpoint's weights and optimizer."""
+    metrics, episodes = (
+        [untimed(json.loads(line)) for line in (folder / name).read_text().split("\n") if line]
+        for name in ("metrics.jsonl", "trajectories.jsonl")
+    )
+    state = load_state(folder / "checkpoints" / "run" / "step-00000004", "learner")
+    return metrics, episodes, state
+
+
+def assert_same_state(a: Any, b: Any, path: str = "learner") -> None:
+    assert type(a) is type(b), path
+    if isinstance(a, Mapping):
+        assert set(a) == set(b), path
+        for key in a:
+            assert_same_state(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), path
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same_state(x, y, f"{path}[{i}]")
+    else:
+        assert a == b, path
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    (metrics, episodes, state), (metrics_b, episodes_b, state_b) = everything(a), everything(b)
+    assert len(metrics) == 4 and len(episodes) == 4 * 4 * 4
+    tokens = [t["completion_ids"] for e in episodes for t in e["turns"]]
+    assert len({len(ids) for ids in tokens}) > 1 and len(set(map(str, tokens))) > 20  # there is something to compare
+    assert metrics == metrics_b
+    assert episodes == episodes_b
+    assert_same_state(state, state_b)
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce"])
+def test_two_steps_an_exception_and_two_more_equal_four(tmp_path, name):
+    def fail():
+        raise RuntimeError("power cut")
+
+    whole, run = child.play(tmp_path, child.build(name), 4)
+    with pytest.raises(RuntimeError, match="power cut"):
+        child.play(tmp_path, child.build(name, fail, at=3), 4)
+    again, _ = child.play(tmp_path, child.build(name), 4, resume="t-2")
+    assert_same_run(tmp_path / "t-1", tmp_path / "t-2")
+    for key, value in whole.learner.weights().items():
+        assert torch.equal(value, again.learner.weights()[key]), key
+    assert run.spent("real") == 4 * 4 * 4 * 2  # 4 steps of 4 groups of 4 episodes of 2 transitions, in both
+
+
+def test_two_steps_a_real_kill_and_two_more_equal_four(tmp_path):
+    def start(root, *more):
+        command = [sys.executable, child.__file__, str(tmp_path / root), "reinforce", "4", *more]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (done := start("a")).returncode == 0, done.stderr
+    assert start("b", "--kill-at", "3").returncode == -signal.SIGKILL
+    killed = tmp_path / "b" / "t-1"
+    assert [p.name for p in sorted((killed / "checkpoints" / "run").glob("step-*"))] == [
+        "step-00000000",
+        "step-00000002",
+    ]
+    assert (done := start("b", "--resume", "t-1")).returncode == 0, done.stderr
+    assert_same_run(tmp_path / "a" / "t-1", killed)
+
+
+def test_another_seed_is_another_run(tmp_path):
+    """The comparison above can fail: one step more or less changes weights and tokens."""
+    child.play(tmp_path, child.build("reinforce"), 4)
+    child.play(tmp_path, child.build("ppo"), 4)
+    with pytest.raises(AssertionError):
+        assert_same_run(tmp_path / "t-1", tmp_path / "t-2")
