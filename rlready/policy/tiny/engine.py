@@ -161,7 +161,9 @@ class Engine:
             keep = self._place(waiting[0], known)
             if keep is None:
                 break
-            fresh.append(waiting.popleft())
+            row = waiting.popleft()
+            row.pending = row.request.prompt_ids[keep:]
+            fresh.append(row)
             kept.append(keep)
         if fresh:
             self._join(fresh, kept)
@@ -184,14 +186,13 @@ class Engine:
         row.slot, row.session = slot, own
         if own is not None:
             self.busy[own] = row
-        if holder is not None and holder.pending is None:
-            at = self.rows.index(holder)
-            keep = min(shared_prefix(self._seen(at), prompt), int(self.cached[at]), len(prompt) - 1)
-            cache.copy([holder.slot], [slot], keep)
-            return keep
-        if holder is not None and holder.request.prompt_ids == prompt:
+        if holder is not None and holder.pending is not None and holder.request.prompt_ids == prompt:
             row.leader = holder
             return 0
+        if holder is not None:
+            keep = min(shared_prefix(self._computed(holder), prompt), len(prompt) - 1)
+            cache.copy([holder.slot], [slot], keep)
+            return keep
         key = tuple(prompt)
         row.leader = known.get(key)
         if row.leader is None:
@@ -212,9 +213,8 @@ class Engine:
                 assert row.node is not None
                 row.path = []
                 mask = self.masks.index(row.node)
-            row.pending = prompt[keep:]
             if row.leader is None:
-                self.stats.prefill_tokens += len(row.pending)
+                self.stats.prefill_tokens += len(prompt) - keep
                 self.stats.reused_tokens += keep
             else:
                 self.stats.reused_tokens += len(prompt)
@@ -245,6 +245,13 @@ class Engine:
         """Prompt and drawn tokens of a row in flight."""
         drawn: list[int] = self._tokens[self.slot[i], : self.count[i]].tolist()
         return self.rows[i].request.prompt_ids + drawn
+
+    def _computed(self, row: Row) -> list[int]:
+        """The tokens of a row that are in the cache already."""
+        if row.pending is not None:
+            return row.request.prompt_ids[: max(0, len(row.request.prompt_ids) - len(row.pending))]
+        at = self.rows.index(row)
+        return self._seen(at)[: self.cached[at]]
 
     def step(self) -> list[Row]:
         """Draw one token for every row in flight; return those that are finished.

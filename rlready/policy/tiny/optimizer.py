@@ -117,4 +117,6 @@ def _norm(grads: list[Tensor]) -> Tensor:
     """The joint L2 norm of all gradients; 0 where there are none."""
     if not grads:
         return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(grads))))
+    norms: list[Tensor] = list(torch._foreach_norm(grads))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total

@@ -68,6 +68,7 @@ class TinySampler:
         self._engine = Engine(config, max_batch, slots)
         self._engine.load(state, version)
         self._waiting: deque[Row] = deque()
+        self._calls: dict[_Call, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -115,10 +116,14 @@ class TinySampler:
         call = _Call(loop.create_future(), len(requests))
         rows = [Row(request, call) for request in requests]
         self._waiting.extend(rows)
+        self._calls[call] = None
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run(), name="rlready-sampler")
         self.stats.busy += time.perf_counter() - start
-        await call.future
+        try:
+            await call.future
+        finally:
+            self._calls.pop(call, None)
         return [row.result for row in rows if row.result is not None]
 
     def _check(self, request: SampleRequest) -> None:
@@ -139,7 +144,8 @@ class TinySampler:
         if self._loop is not loop:
             if self._loop is not None and self._loop.is_running():
                 raise RuntimeError("A TinySampler serves one event loop at a time; another one is using it.")
-            if self._waiting or self._engine.rows:
+            if self._calls or self._waiting or self._engine.rows:
+                self._calls.clear()
                 self._waiting.clear()
                 self._engine.reset()
             self._loop, self._task = loop, None
@@ -192,14 +198,12 @@ class TinySampler:
 
     def _fail(self, error: BaseException) -> None:
         """Give an error to all callers and start from a clean engine."""
-        rows = [*self._waiting, *self._engine.rows]
         self._waiting.clear()
         self._engine.reset()
-        for row in rows:
-            future: asyncio.Future[None] = row.owner.future
-            if future.done():
+        for call in self._calls:
+            if call.future.done():
                 continue
             if isinstance(error, Exception):
-                future.set_exception(error)
+                call.future.set_exception(error)
             else:
-                future.cancel()
+                call.future.cancel()
