@@ -212,7 +212,7 @@ def test_branches_of_one_session_copy_its_prefix() -> None:
     (first,) = run(s, [SampleRequest(start, params, 0, "root")])
     branch = start + first.completion_ids
     before = s.stats.prefill_tokens
-    asked = [SampleRequest(branch + [i], params, i, "root") for i in range(6)]
+    asked = [SampleRequest([*branch, i], params, i, "root") for i in range(6)]
     asked += [SampleRequest([*branch, 0], params, 50 + i, "root") for i in range(2)]
     drawn = run(s, asked)
     same(drawn, run(sampler(made), [replace_session(r) for r in asked]))
