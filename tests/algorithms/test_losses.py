@@ -241,6 +241,12 @@ def test_ppo_value_stream_has_its_own_coefficient_and_denominator():
     assert PPO(value_coef=2.0).loss(outputs, batch).total.item() == pytest.approx(0.5)
     batch.denominators = {"policy": 2.0, "policy/run": 2.0, "value": 4.0}
     assert PPO(value_coef=2.0).loss(outputs, batch).total.item() == pytest.approx(0.25)
+    # The critic moved from .4 to .9 (clip .2, so .6) with returns 1 and 0: max(.01, .16) and max(.81, .36), mean .485.
+    batch = pad([row], {"policy": 2.0, "policy/run": 2.0, "value": 2.0})
+    batch.values = torch.full_like(batch.logprobs, 0.4)
+    outputs = outputs_of([[0.0, 0.0, 0.0]], values=torch.tensor([[NAN, 0.9, 0.9]], dtype=torch.float64))
+    assert PPO(value_coef=1.0).loss(outputs, batch).total.item() == pytest.approx(0.485)
+    assert PPO(value_coef=1.0, value_clip=None).loss(outputs, batch).total.item() == pytest.approx((0.01 + 0.81) / 2)
 
 
 def test_peaks_are_maxima_over_microbatches_and_steps():
