@@ -98,8 +98,8 @@ def train(
         eval_every: 0 evaluates only after the last step.
         save_every: steps between checkpoints; 0 writes one before the first step and one after the last.
         stop_rules: see `stopping`; they see the evaluator's numbers, too. Where one gives a reason, or a gradient is
-            not finite, training halts, says why,
-            logs `halted`, and the policy goes back to the last checkpoint, which is from before what went wrong.
+            not finite, training halts, says why, logs `halted`, and the policy goes back to the last checkpoint, which
+            is from before what went wrong.
         ledger: what the collector's transitions are counted as in the run ("real", "dream").
 
     Raises:
