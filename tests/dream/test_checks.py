@@ -10,14 +10,8 @@ from collections.abc import Mapping
 import pytest
 from dream_phone import ScriptedSampler, form, logged, phone
 
-from rlready.dream.checks import (
-    Agreement,
-    AgreementWatch,
-    ModelErrorReport,
-    agreement,
-    model_error_report,
-    success_by_task,
-)
+from rlready.dream.checks import Agreement, AgreementWatch, agreement, success_by_task
+from rlready.dream.fidelity import ModelErrorReport, model_error_report
 from rlready.dream.format import DreamFormat
 from rlready.dream.memory import DreamMemory
 from rlready.dream.model import DreamConfig, ExperienceModel
