@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Loss, OptimizerConfig, Outputs
 from rlready.policy.tiny import TinyLearner, TinyModel
+from rlready.policy.tiny.fused import rms_norm, swiglu
 from rlready.policy.tiny.heads import Supports, token_logprobs
 from rlready.policy.tiny.optimizer import learning_rate
 from rlready.types import Row
@@ -143,6 +144,19 @@ def test_chunked_logprobs_equal_direct_ones(entropy: bool, monkeypatch: pytest.M
         results.append((lp.detach(), ent.detach() if entropy else torch.zeros(m), h.grad, o.grad))  # type: ignore
     for a, b in zip(*results, strict=True):
         assert torch.allclose(a, b, atol=1e-9)
+
+
+def test_hand_written_gradients_equal_autograd() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(2, 5, 6).double().requires_grad_()
+    weight = (torch.rand(6).double() + 0.5).requires_grad_()
+    gate_up, down = torch.randn(14, 6).double().requires_grad_(), torch.randn(6, 7).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: rms_norm(a, b, 1e-3), (x, weight))
+    assert torch.autograd.gradcheck(swiglu, (x, gate_up, down))
+    plain = torch.nn.functional.rms_norm(x, (6,), weight, 1e-3)
+    assert torch.allclose(rms_norm(x, weight, 1e-3), plain)
+    gate, up = (x @ gate_up.T).chunk(2, -1)
+    assert torch.allclose(swiglu(x, gate_up, down), (torch.nn.functional.silu(gate) * up) @ down.T)
 
 
 def test_a_token_outside_its_support_is_an_error() -> None:

@@ -135,7 +135,7 @@ def test_wrong_checkpoints_are_refused_in_a_sentence(tmp_path: Path) -> None:
         load_policy(folder, expect=TinyConfig(vocab_size=23, dim=64, layers=2, max_len=64))
     ours = json.loads((folder / "rlready.json").read_text())
     (folder / "rlready.json").write_text(json.dumps(ours | {"model": ours["model"] | {"layers": 3}}))
-    with pytest.raises(UserError, match="another model than its rlready.json says"):
+    with pytest.raises(UserError, match=r"another model than its rlready\.json says"):
         load_policy(folder)
     (folder / "rlready.json").write_text(json.dumps(ours | {"model": ours["model"] | {"ffn": 80}}))
     with pytest.raises(UserError, match="another shape"):

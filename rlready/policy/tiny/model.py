@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlready.errors import UserError
+from rlready.policy.tiny.fused import rms_norm, swiglu
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Block(nn.Module):
@@ -137,18 +138,16 @@ class Block(nn.Module):
         """Causal self-attention before its output projection, [B, T, D] -> [B, T, D]."""
         c = self.config
         heads = self.qkv(self.norm_attention(x)).view(*x.shape[:-1], -1, c.head_dim)
-        rotated = rotate(heads[..., : c.heads + c.kv_heads, :], turn).transpose(1, 2)
-        q, k = rotated[:, : c.heads], rotated[:, c.heads :]
-        v = heads[..., c.heads + c.kv_heads :, :].transpose(1, 2)
+        queries_keys, values = heads.split_with_sizes((c.heads + c.kv_heads, c.kv_heads), dim=-2)
+        q, k = rotate(queries_keys, turn).transpose(1, 2).split_with_sizes((c.heads, c.kv_heads), dim=1)
+        v = values.transpose(1, 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c.kv_heads != c.heads)
         return mixed.transpose(1, 2).flatten(2)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """Everything after attention, position by position, [..., D] -> [..., D]."""
         x = x + self.out(mixed)
-        gate, up = self.gate_up(self.norm_ffn(x)).chunk(2, dim=-1)
-        after: Tensor = x + self.down(F.silu(gate) * up)
-        return after
+        return x + swiglu(self.norm_ffn(x), self.gate_up.weight, self.down.weight)
 
 
 class TinyModel(nn.Module):
@@ -236,7 +235,7 @@ class TinyModel(nn.Module):
             assert isinstance(block, Block)
             mixed = block.attend(x, turn)
             if need is not None and block is self.blocks[-1]:
-                x, mixed = x.flatten(0, 1)[need], mixed.flatten(0, 1)[need]
+                x, mixed = (each.flatten(0, 1).index_select(0, need) for each in (x, mixed))
             x = block.finish(x, mixed)
         normed: Tensor = self.norm(x)
         return normed.reshape(-1, self.config.dim)
