@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlready.aio import run_sync
-from rlready.algorithms.base import Algorithm, require_learner
+from rlready.algorithms.base import Algorithm
 from rlready.checkpoint import Stateful, load_checkpoint
-from rlready.policy.base import Policy
+from rlready.policy.base import Policy, require_learner
 from rlready.stopping import StopRule
 from rlready.types import Group
 

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy
+from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy, require_learner
 from rlready.rollout.compile import compile_groups
 from rlready.seeds import np_rng
 from rlready.types import Group, Row
@@ -193,17 +193,6 @@ class Algorithm:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
-
-
-def require_learner(policy: Policy) -> Learner:
-    """The policy's learner.
-
-    Raises:
-        ValueError: the policy is fixed.
-    """
-    if policy.learner is None:
-        raise ValueError("This policy has no learner, so it cannot be trained.")
-    return policy.learner
 
 
 def stream_sum(stream: str, values: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from rlready.algorithms.base import Algorithm, require_learner, run_mean
+from rlready.algorithms.base import Algorithm, run_mean
 from rlready.algorithms.streams import LOG_RATIO_BOUND, Estimator, Importance, kl_loss, kl_value, log_ratio, surrogate
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Loss, Outputs, Policy
+from rlready.policy.base import Batch, Loss, Outputs, Policy, require_learner
 from rlready.types import Row
 
 

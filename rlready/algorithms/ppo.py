@@ -19,12 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rlready.algorithms.base import require_learner
 from rlready.algorithms.gae import assign_gae
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.algorithms.streams import value_loss
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Outputs, Policy
+from rlready.policy.base import Batch, Outputs, Policy, require_learner
 from rlready.rollout.compile import compile_groups
 from rlready.types import FloatArray, Group, Row, Turn
 

@@ -5,25 +5,23 @@
 Rows come from `Row.from_segments` (any number of segments, each with its weight, 0 masks it), or from trajectories,
 whose trainable turns are then learnt as they are. The rows' temperature holds here too: demonstrations have 1.
 
-Left out, and why: packing and length bucketing (the learner's business), label smoothing (it teaches the model
-inadmissible tokens), and early stopping (`on_step` may raise or return True).
+Left out, and why: packing (the learner's business), label smoothing (it teaches the model inadmissible tokens), and
+early stopping (`on_step` may raise or return True).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from rlready.algorithms.base import Algorithm, require_learner, reweigh
+from rlready.algorithms.base import Algorithm, reweigh
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Outputs, Policy
-from rlready.seeds import np_rng
+from rlready.policy.base import Batch, Learner, Outputs, Policy, require_learner
+from rlready.policy.supervised import OnStep, fit, plan
 from rlready.types import Group, Row
-
-OnStep = Callable[[int, int, dict[str, float]], bool | None]
 
 
 @dataclass(frozen=True)
@@ -65,51 +63,34 @@ class SFT(Algorithm):
         seed: int | None = None,
         on_step: OnStep | None = None,
     ) -> list[dict[str, float]]:
-        """Train on supervised rows in batches of about `batch_tokens` tokens, one optimizer step each.
+        """Train on supervised rows in batches of similar length, one optimizer step each.
 
         Args:
             policy: with a learner.
             rows: with an "nll" stream.
             epochs: passes over the rows; default: the field `epochs`.
-            batch_tokens: tokens per batch, context included; a batch ends with the row that reaches it.
+            batch_tokens: tokens per batch, context and padding included; a longer row is a batch of its own.
             seed: of the order, which is hashed from (seed, epoch); default: the field `seed`.
             on_step: called after each step with (step from 1, steps in all, metrics); returning True stops the
-            training.
+                training.
 
         Returns:
             Each step's metrics, `loss/nll` and the learner's among them.
 
         Raises:
             UserError: there is nothing to learn: no rows, or none with weight.
+            ValueError: the policy has no learner.
         """
         if not any(np.any(row.weights.get("nll", 0.0)) for row in rows):
             raise UserError(f"SFT: none of the {len(rows)} rows has a token with weight; check the masks.")
-        learner = require_learner(policy)
         rows = reweigh(rows, self.average)
-        plan: list[list[Row]] = []
-        for epoch in range(self.epochs if epochs is None else epochs):
-            order = np_rng(self.seed if seed is None else seed, "sft", epoch).permutation(len(rows))
-            plan += batches_of([rows[i] for i in order], batch_tokens)
-        history = []
-        for step, batch in enumerate(plan, 1):
-            history.append(self.descend(learner, batch, self.weigh(batch)))
-            if on_step is not None and on_step(step, len(plan), history[-1]):
-                break
-        policy.sync()
-        return history
+        epochs, seed = self.epochs if epochs is None else epochs, self.seed if seed is None else seed
+        batches = plan([len(row) for row in rows], epochs, batch_tokens, seed)
 
+        def descend(learner: Learner, batch: list[Row]) -> dict[str, float]:
+            return self.descend(learner, batch, self.weigh(batch))
 
-def batches_of(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
-    """Cut rows in order into batches; each ends with the row that brings it to `tokens` tokens."""
-    out: list[list[Row]] = [[]]
-    size = 0
-    for row in rows:
-        if size >= tokens:
-            out.append([])
-            size = 0
-        out[-1].append(row)
-        size += len(row)
-    return [batch for batch in out if batch]
+        return fit(policy, rows, batches, descend=descend, on_step=on_step)
 
 
 def nll(policy: Policy, rows: Sequence[Row]) -> float:

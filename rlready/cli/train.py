@@ -159,12 +159,11 @@ def evaluate(
         raise UserError(f"Run {loaded.name} has no checkpoint yet.")
 
     from rlready.aio import run_sync
-    from rlready.algorithms.base import require_learner
     from rlready.checkpoint import Stateful, load_checkpoint
     from rlready.cli import build
     from rlready.config import load
     from rlready.evaluate import evaluate as evaluate_policy
-    from rlready.policy.base import SamplingParams
+    from rlready.policy.base import SamplingParams, require_learner
 
     header = loaded.header
     settings = load(build.config_type(header["algorithm"]), table=loaded.config)

@@ -20,16 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from rlready.dream.format import Annotation, Answer, DreamFormat, Unparsable
+from rlready.dream.format import SPECIALS, Annotation, Answer, DreamFormat, Unparsable
 from rlready.dream.memory import DreamMemory
 from rlready.dream.samples import prompts_of, variation_pairs
-from rlready.dream.train import Progress, new_policy, plan, sft
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
 from rlready.experience.store import ExperienceStore
-from rlready.policy.base import Policy, SampleRequest, SamplingParams
-from rlready.policy.tiny import TinyConfig, load_policy, save_policy
+from rlready.policy.base import OptimizerConfig, Policy, SampleRequest, SamplingParams
+from rlready.policy.render import ChatRenderer
+from rlready.policy.supervised import OnStep, fit, plan
+from rlready.policy.tiny import TinyConfig, TinyPolicy, load_policy, save_policy
 from rlready.policy.tiny.save import fresh_folder
+from rlready.policy.tokenize import word_tokenizer
 from rlready.seeds import derive, hashed_uniform, np_rng
 
 KindOf = Callable[[str], str]
@@ -118,7 +120,7 @@ class ExperienceModel:
         config: DreamConfig | None = None,
         store: ExperienceStore | None = None,
         kind_of: KindOf | None = None,
-        progress: Progress | None = None,
+        progress: OnStep | None = None,
         **memory: Any,
     ) -> ExperienceModel:
         """Train an experience model on annotated episodes.
@@ -130,11 +132,13 @@ class ExperienceModel:
             config: size, training, decoding.
             store: where the memory keeps its episodes; in memory by default.
             kind_of: names an action's kind, so that held-out accuracy is reported by kind.
-            progress: called after every step with (step, steps, metrics).
+            progress: called after every step with (step, steps, metrics, the loss among them as "nll"); returning True
+                ends the training.
             memory: further fields of `DreamMemory`.
 
         Returns:
-            The model; `metrics` holds training loss and held-out accuracy.
+            The model; `metrics` holds the loss in nats per trained token (of the first step, and over the last tenth)
+            and held-out accuracy.
 
         Raises:
             UserError: no episodes, or a record that cannot be written in the layout.
@@ -154,17 +158,13 @@ class ExperienceModel:
         chosen = np_rng(config.seed, "variations").permutation(len(pairs))[:wanted]
         rows += [form.task_row(*pairs[i]) for i in chosen]
         batches = plan([len(r) for r in rows], config.epochs, config.batch_tokens, config.seed)
-        longest = max(len(r) for r in rows)
-        policy = new_policy(
-            form,
-            config.model,
-            lr=config.lr,
-            warmup=config.warmup,
-            steps=len(batches),
-            longest=longest,
-            seed=config.seed,
-        )
-        metrics = sft(policy, rows, batches, progress)
+        policy = new_policy(form, config, steps=len(batches), longest=max(len(r) for r in rows))
+        losses = [metrics["nll"] for metrics in fit(policy, rows, batches, on_step=progress)]
+        metrics = {
+            "fit/first_loss": losses[0],
+            "fit/loss": float(np.mean(losses[-max(1, len(losses) // 10) :])),
+            "fit/steps": float(len(losses)),
+        }
         model = cls(form, policy, kept, config, metrics)
         if test:
             model.metrics |= await model.evaluate([e for e, _ in test], [a for _, a in test], kind_of=kind_of)
@@ -322,3 +322,26 @@ class ExperienceModel:
                 store.append(entry.episode, entry.notes, id=entry.id)
         kept = DreamMemory(form, store=store, **memory)
         return cls(form, load_policy(folder), kept, config, body["metrics"])
+
+
+def new_policy(form: DreamFormat, config: DreamConfig, *, steps: int, longest: int) -> TinyPolicy:
+    """A fresh transformer for a layout; its learning rate falls along a cosine to a twentieth.
+
+    Args:
+        form: gives the vocabulary.
+        config: shape, learning rate, warm-up and the seed of the weights.
+        steps: optimizer steps in all.
+        longest: tokens of the longest training row; dreams may grow half as long again.
+
+    Raises:
+        ValueError: the tokenizer numbers the words in another order than the layout.
+    """
+    tokenizer = word_tokenizer(form.words, SPECIALS)
+    if tuple(tokenizer.token(i) for i in range(len(tokenizer))) != form.tokens:
+        raise ValueError("The tokenizer numbers the layout's words in another order than the layout.")
+    room = max(config.model.max_len, -(-3 * longest // 128) * 64)
+    shape = replace(config.model, vocab_size=len(tokenizer), max_len=room, value_head=False)
+    warmup = min(config.warmup, steps // 4)
+    optimizer = OptimizerConfig(lr=config.lr, warmup=warmup, schedule="cosine", total=steps, final=0.05)
+    renderer = ChatRenderer(tokenizer, bos="<s>", turn="<card>", end="<go>")
+    return TinyPolicy.create(renderer, shape, seed=config.seed, optimizer=optimizer)

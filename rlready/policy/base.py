@@ -309,3 +309,14 @@ class Policy:
         """Hand the learner's weights to the sampler."""
         if self.learner is not None:
             self.sampler.load(self.learner.weights(), self.learner.version)
+
+
+def require_learner(policy: Policy) -> Learner:
+    """The policy's learner.
+
+    Raises:
+        ValueError: the policy is fixed.
+    """
+    if policy.learner is None:
+        raise ValueError("This policy has no learner, so it cannot be trained.")
+    return policy.learner

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlready.algorithms.base import require_learner
 from rlready.envs.base import EnvFactory
 from rlready.evaluate import Evaluation, Paired, evaluate, paired, sweep_temperature
-from rlready.policy.base import Policy, SamplingParams
+from rlready.policy.base import Policy, SamplingParams, require_learner
 from rlready.run import Run
 from rlready.run_report import Table, percent
 from rlready.tasks.base import TaskSet

@@ -10,7 +10,6 @@ import torch
 from toy_bigram import Bigram, clone, group_of, policy_of
 
 from rlready.algorithms import SFT, nll
-from rlready.algorithms.sft import batches_of
 from rlready.errors import UserError
 from rlready.types import Row, Verdict
 
@@ -40,13 +39,6 @@ def test_masked_tokens_have_no_gradient():
         True,
         False,
     ]  # contexts 1, 2 and 0 predict learnt tokens; 3 predicts a masked one
-
-
-def test_batches_reach_the_token_count():
-    rows = [Row.from_segments([([0] * n, 1.0)]) for n in (3, 3, 3, 10, 2)]
-    assert [[len(r) for r in b] for b in batches_of(rows, 6)] == [[3, 3], [3, 10], [2]]
-    assert [[len(r) for r in b] for b in batches_of(rows, 1)] == [[3], [3], [3], [10], [2]]
-    assert batches_of([], 6) == []
 
 
 def order_of(seed, epochs=1):

@@ -15,7 +15,6 @@ from rlready.dream.env import DreamEnv
 from rlready.dream.format import DreamFormat
 from rlready.dream.memory import Notes
 from rlready.dream.model import DreamConfig, ExperienceModel
-from rlready.dream.train import plan
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.tiny import TinyConfig
@@ -152,14 +151,3 @@ def test_same_seed_same_model() -> None:
     ]
     with pytest.raises(UserError, match="no episodes"):
         asyncio.run(ExperienceModel.fit([], [], f))
-
-
-def test_plan_covers_every_row_once_per_epoch_within_the_budget() -> None:
-    lengths = [5 + 7 * i % 90 for i in range(1300)]
-    batches = plan(lengths, 3, 1000, seed=1)
-    flat = [i for b in batches for i in b]
-    assert sorted(flat) == sorted(list(range(1300)) * 3)
-    assert all(max(lengths[i] for i in b) * len(b) <= 1000 for b in batches)
-    assert sum(max(lengths[i] for i in b) * len(b) for b in batches) < 1.15 * 3 * sum(lengths)
-    assert plan([5000, 3], 1, 1000, seed=0) in ([[1], [0]], [[0], [1]])
-    assert plan(lengths, 3, 1000, seed=1) == batches != plan(lengths, 3, 1000, seed=2)
