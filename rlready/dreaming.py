@@ -23,7 +23,7 @@ from rlready.dream.annotate import Annotator, paired
 from rlready.dream.checks import Agreement, AgreementWatch, SameActions, agreement, same_actions
 from rlready.dream.env import DreamEnv
 from rlready.dream.format import Annotation, DreamFormat
-from rlready.dream.model import DreamConfig, ExperienceModel
+from rlready.dream.model import DreamConfig, ExperienceModel, KindOf
 from rlready.dream.taskgen import TaskGenerator
 from rlready.errors import UserError
 from rlready.evaluate import Evaluation, evaluate
@@ -53,6 +53,7 @@ class DreamOptions:
         check_every: iterations between two measurements of the agreement of dream and reality; 0 never checks.
         check_tasks: tasks played on both sides in a measurement, once each.
         allowed: how much the dream's flattery may grow before training stops.
+        max_failures: share of dreams that may fail (unreadable answers) before training stops.
         replays: replays of the same actions in the determinism check before training.
     """
 
@@ -67,6 +68,7 @@ class DreamOptions:
     check_every: int = 10
     check_tasks: int = 64
     allowed: float = 0.15
+    max_failures: float = 0.05
     replays: int = 8
 
 
@@ -105,9 +107,20 @@ class Dream:
         config: DreamConfig,
         options: DreamOptions,
         *,
+        kind_of: KindOf | None = None,
         stage: str = "experience model",
     ) -> Dream:
         """Annotate the logs and train the experience model on them, in a stage of the run.
+
+        Args:
+            run: keeps the stage.
+            world: where the logs come from.
+            episodes: failures and random play belong to them.
+            annotator: writes cards and traces; episodes without an acceptable one are left out.
+            config: of the model.
+            options: of the dream.
+            kind_of: names an action's kind, so that held-out accuracy is reported by kind.
+            stage: name of the stage.
 
         Raises:
             UserError: the logs hold nothing that could be learned from.
@@ -127,7 +140,7 @@ class Dream:
             if phase.done:
                 model = ExperienceModel.load(phase.dir / "dream", coevolve=options.coevolve)
             else:
-                model = _fit(run, kept, annotations, form, replace(config, seed=run.seed), options)
+                model = _fit(run, kept, annotations, form, replace(config, seed=run.seed), options, kind_of)
                 model.save(phase.dir / "dream")
                 phase.result.update(model.metrics)
         return cls(run, world, model, kept, annotations, options)
@@ -245,6 +258,12 @@ class Dream:
             self.run.spend(**{ledger: sides[-1].env_steps})
         self.model.memory.drop_staged()
         rates = [{task: sum(o) / len(o) for task, o in side.outcomes.items()} for side in sides]
+        if not set(rates[0]) & set(rates[1]):
+            why = next(iter(sides[0].reasons or sides[1].reasons), "no reason was given")
+            raise UserError(
+                f"dream: of {len(chosen)} tasks none could be played both in the dream and in reality ({why}). "
+                "Fit the simulator on more logs."
+            )
         now = agreement(*rates)
         return now, self.watch.observe(step, now, episodes=now.tasks)
 
@@ -256,6 +275,7 @@ def _fit(
     form: DreamFormat,
     config: DreamConfig,
     options: DreamOptions,
+    kind_of: KindOf | None,
 ) -> ExperienceModel:
     """Fit with progress and time left; every fiftieth part of the losses is logged."""
     with run.progress.track("fit experience model", 1) as bar:
@@ -269,9 +289,10 @@ def _fit(
 
         model = run_sync(
             ExperienceModel.fit(
-                episodes, annotations, form, config=config, progress=progress, coevolve=options.coevolve
+                episodes, annotations, form,
+                config=config, kind_of=kind_of, progress=progress, coevolve=options.coevolve,
             )
-        )
+        )  # fmt: skip
     held = {k.removeprefix("heldout/"): v for k, v in model.metrics.items() if k.startswith("heldout/")}
     run.say("experience model, held-out exact: " + ", ".join(f"{k} {v:.3g}" for k, v in held.items()))
     return model
@@ -303,7 +324,10 @@ class DreamCollector:
         self.pool = Pool()
         self.mixed = Mixed(self.original, self.pool, cap=options.generated)
         self.generator = TaskGenerator(dream.model, dream.known, seed=derive(seed, "new tasks"))
-        self.inner = Collector(policy, dream.env, tasks, self.mixed, group_size=group_size, seed=derive(seed, "dream"))
+        self.inner = Collector(
+            policy, dream.env, tasks, self.mixed,
+            group_size=group_size, seed=derive(seed, "dream"), max_failures=options.max_failures,
+        )  # fmt: skip
         self._memory: dict[str, float] = {}
 
     @property

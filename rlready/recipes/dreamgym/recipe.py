@@ -19,7 +19,6 @@ from rlready.curriculum.samplers import Uniform
 from rlready.dream.annotate import ProgramAnnotator
 from rlready.dream.model import DreamConfig
 from rlready.dreaming import Dream, DreamOptions
-from rlready.envs.base import EnvFactory
 from rlready.evaluate import Evaluation, evaluate
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
 from rlready.policy.render import ChatRenderer
@@ -35,7 +34,9 @@ from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
 from rlready.train import Evaluator, train
 from rlready.types import Row
+from rlready.worlds.base import World
 from rlready.worlds.tau2 import DEMONSTRATIONS, Hindsight, telecom
+from rlready.worlds.tau2.actions import CHECKS
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ class Config:
         own_logs, random_logs: episodes that the experience model is fitted on: the agent's own, and random play.
         groups, group_size: tasks and rollouts per task of one RL iteration.
         iterations: of RL, the same in reality and in the dream.
-        real_share: the small real budget (sim-to-real, and real RL alone), as a share of `iterations`.
+        real_share: the small real budget (sim-to-real, and real RL alone), as a share of `iterations`; with the checks
+            of dream against reality it stays within a tenth of what real RL spends.
         lr: of RL; sim-to-real takes half.
+        few_epochs: passes over each batch of experience where the real budget is small: sim-to-real and its rival.
         batch_tokens: of cloning.
         eval_every, eval_tasks: iterations between two looks at dev tasks in reality (greedy), for the curves; nothing
             is chosen by them.
@@ -61,41 +64,43 @@ class Config:
     batch_tokens: int = 3000
     clone_epochs: int = 5
     clone_lr: float = 1e-3
-    filter_epochs: int = 5
+    filter_epochs: int = 20
     filter_lr: float = 5e-4
     groups: int = 16
     group_size: int = 8
-    iterations: int = 30
-    real_share: float = 0.1
+    iterations: int = 40
+    real_share: float = 0.075
     lr: float = 3e-4
     minibatches: int = 2
+    few_epochs: int = 3
     eval_every: int = 10
     eval_tasks: int = 100
     test_tasks: int | None = None
     dev_tasks: int | None = None
     agent: TinyConfig = field(default_factory=lambda: TinyConfig(dim=128, layers=4, heads=4, kv_heads=1))
     model: DreamConfig = field(default_factory=DreamConfig)
-    dream: DreamOptions = field(default_factory=DreamOptions)
+    dream: DreamOptions = field(default_factory=lambda: DreamOptions(check_every=20, check_tasks=40))
 
 
 CONFIG = Config
 SMOKE = Config(
-    demonstrations=300,
-    own_logs=100,
-    random_logs=40,
-    clone_epochs=4,
-    filter_epochs=1,
+    demonstrations=400,
+    own_logs=300,
+    random_logs=60,
+    clone_epochs=6,
+    clone_lr=2e-3,
+    filter_epochs=2,
     groups=2,
     group_size=4,
     iterations=2,
     real_share=0.5,
     eval_every=1,
     eval_tasks=8,
-    test_tasks=16,
+    test_tasks=12,
     dev_tasks=8,
-    agent=TinyConfig(dim=32, layers=2, heads=2, kv_heads=1),
-    model=DreamConfig(model=TinyConfig(dim=32, layers=2, heads=2, kv_heads=1), epochs=2),
-    dream=DreamOptions(check_every=1, check_tasks=4, allowed=1.0),
+    agent=TinyConfig(dim=64, layers=2, heads=4, kv_heads=1),
+    model=DreamConfig(model=TinyConfig(dim=64, layers=2, heads=4, kv_heads=1), epochs=8, batch_tokens=1500, lr=4e-3),
+    dream=DreamOptions(check_every=1, check_tasks=8, allowed=1.0, max_failures=1.0),
 )
 
 
@@ -133,18 +138,18 @@ def small(run: Run, config: Config | None = None) -> Report:
     async def look(policy: Policy) -> Evaluation:
         return await evaluate(policy, _head(dev, config.eval_tasks), world.env, seed=run.seed)
 
-    # RL in reality: the full budget, and the small one.
-    few = max(1, round(config.real_share * config.iterations))
-    for name, steps in (("real GRPO", config.iterations), ("real GRPO, small budget", few)):
-        policy = clone_policy(start, OptimizerConfig(lr=config.lr))
-        study.arm(name, policy, _real_rl(run, policy, tasks, world.env, steps, look, config))
+    # RL in reality: the full budget, and the small one 
+    real = RealRL(run, world, tasks, look, config)
+    study.arm("real GRPO", *real(start, config.lr, config.iterations))
+    few, epochs = max(1, int(config.real_share * config.iterations)), config.few_epochs
+    study.arm("real GRPO, small budget", *real(start, config.lr, few, epochs))
 
     # RL in the dream; then, with half the learning rate and a fresh optimizer, a little in reality.
     episodes = own.episodes + random.episodes
     annotator = ProgramAnnotator(Hindsight().fit(episodes), seed=run.seed)
-    dream = Dream.fit(run, world, episodes, annotator, config.model, config.dream)
+    dream = Dream.fit(run, world, episodes, annotator, config.model, config.dream, kind_of=_kind)
     dreamer = clone_policy(start, OptimizerConfig(lr=config.lr))
-    algorithm = _grpo(run, config)
+    algorithm = GRPO(minibatches=config.minibatches, seed=run.seed)
 
     def dreaming() -> str | None:
         return dream.train(
@@ -153,8 +158,7 @@ def small(run: Run, config: Config | None = None) -> Report:
         )  # fmt: skip
 
     study.arm("dream GRPO", dreamer, dreaming)
-    carried = clone_policy(dreamer, OptimizerConfig(lr=config.lr / 2))
-    study.arm("sim-to-real", carried, _real_rl(run, carried, tasks, world.env, few, look, config))
+    study.arm("sim-to-real", *real(dreamer, config.lr / 2, few, epochs))
 
     versus = [("dream GRPO", "filtered cloning"), ("dream GRPO", "real GRPO"), ("sim-to-real", "real GRPO")]
     return run.report(
@@ -176,26 +180,33 @@ def _cloning(run: Run, policy: Policy, rows: list[Row], epochs: int, config: Con
     return work
 
 
-def _grpo(run: Run, config: Config) -> GRPO:
-    return GRPO(minibatches=config.minibatches, seed=run.seed)
+@dataclass(frozen=True)
+class RealRL:
+    """GRPO in the real environment, from a given policy; every transition of its rollouts is counted as real."""
 
+    run: Run
+    world: World
+    tasks: TaskSet
+    look: Evaluator
+    config: Config
 
-def _real_rl(
-    run: Run, policy: Policy, tasks: TaskSet, env: EnvFactory, steps: int, look: Evaluator, config: Config
-) -> Callable[[], None]:
-    """GRPO in the real environment; every transition of its rollouts is counted as real."""
+    def __call__(self, start: TinyPolicy, lr: float, steps: int, epochs: int = 1) -> tuple[Policy, Callable[[], None]]:
+        """A copy of the policy, and the work that trains it."""
+        run, config = self.run, self.config
+        policy = clone_policy(start, OptimizerConfig(lr=lr))
 
-    def work() -> None:
-        collector = Collector(
-            policy, env, tasks, Uniform(tasks, derive(run.seed, "real tasks")),
-            group_size=config.group_size, params=SamplingParams(temperature=1.0), seed=derive(run.seed, "real"),
-        )  # fmt: skip
-        train(
-            policy, collector, _grpo(run, config), run,
-            steps=steps, groups_per_step=config.groups, evaluator=look, eval_every=config.eval_every, save_every=10,
-        )  # fmt: skip
+        def work() -> None:
+            collector = Collector(
+                policy, self.world.env, self.tasks, Uniform(self.tasks, derive(run.seed, "real tasks")),
+                group_size=config.group_size, params=SamplingParams(temperature=1.0), seed=derive(run.seed, "real"),
+            )  # fmt: skip
+            train(
+                policy, collector, GRPO(minibatches=config.minibatches, epochs=epochs, seed=run.seed), run,
+                steps=steps, groups_per_step=config.groups,
+                evaluator=self.look, eval_every=config.eval_every, save_every=config.eval_every,
+            )  # fmt: skip
 
-    return work
+        return policy, work
 
 
 def _judged(study: Study) -> dict[str, float]:
@@ -210,8 +221,13 @@ def _judged(study: Study) -> dict[str, float]:
             out[f"dream over filtered cloning, {suffix}{mode}"] = dream - cloning
             out[f"dream to real ratio, {suffix}{mode}"] = dream / real if real else float("nan")
             out[f"sim-to-real over real, {suffix}{mode}"] = carried - real
-    out["sim-to-real budget share"] = study.arms["sim-to-real"].real / max(1, study.arms["real GRPO"].real)
+    spent = study.arms["sim-to-real"].real + study.arms["dream GRPO"].checks
+    out["sim-to-real budget share"] = spent / max(1, study.arms["real GRPO"].real)
     return out
+
+
+def _kind(action: str) -> str:
+    return "check" if action in CHECKS else "fix"
 
 
 def _head(tasks: TaskSet, n: int | None) -> TaskSet:
