@@ -1,8 +1,8 @@
 """The one exception a user is meant to see.
 
-Raise `UserError` for every slip a person can mend: a wrong key, a bad record, a checkpoint of another model. Its text is a
-complete sentence that names the file, line or key and says what to do. The command line prints it without a traceback and
-exits with status 2. Anything else that escapes is a defect of ours and keeps its traceback.
+Raise `UserError` for every slip a person can mend: a wrong key, a bad record, a checkpoint of another model. Its text
+is a complete sentence that names the file, line or key and says what to do. The command line prints it without a
+traceback and exits with status 2. Anything else that escapes is a defect of ours and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def choose_metric(lines: Iterable[Mapping[str, Any]]) -> str | None:
 def curves(lines: Iterable[Mapping[str, Any]], metric: str, x: str) -> list[Curve]:
     """One curve per stage of `metric` against another key of the lines ("step", "real", "run_seconds").
 
-    Real transitions and seconds are counted from the start of each stage, so that the stages of one run can be compared.
+    Real transitions and seconds are counted from the start of each stage, so that the stages of one run can be
+    compared.
     """
     out: dict[str, Curve] = {}
     start: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Seeds are hashes, never sums.
 
-`Random(seed + index)` makes the items of seed 42 and seed 43 the same list shifted by one, so that a test set leaks into a
-training set. Every random draw in rlready takes its seed from `derive(run_seed, purpose, *index)` instead.
+`Random(seed + index)` makes the items of seed 42 and seed 43 the same list shifted by one, so that a test set leaks
+into a training set. Every random draw in rlready takes its seed from `derive(run_seed, purpose, *index)` instead.
 """
 
 from __future__ import annotations

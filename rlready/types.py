@@ -1,15 +1,18 @@
 """The nouns that everything else is written in. This module imports nothing of ours but errors and seeds.
 
-A *task* is posed to a policy, which answers it in *turns*. A turn is one model call, the atom: the exact token ids that went
-in, the exact ids that came out, and the log-probabilities under which they were sampled. Text is never re-tokenised to train.
-A *trajectory* is a forest of turns: `Turn.parent` names the turn whose context this one continues, or None where a context
-starts afresh (a rewritten memory, a new chunk). A chain is the common case, a tree has several children per turn.
+A *task* is posed to a policy, which answers it in *turns*. A turn is one model call, the atom: the exact token ids that
+went in, the exact ids that came out, and the log-probabilities under which they were sampled. Text is never
+re-tokenised to train. A *trajectory* is a forest of turns: `Turn.parent` names the turn whose context this one
+continues, or None where a context starts afresh (a rewritten memory, a new chunk). A chain is the common case, a tree
+has several children per turn.
 
-A *group* holds the trajectories of one task. `rollout.compile` turns groups into *rows*, the sequences that are trained on.
+A *group* holds the trajectories of one task. `rollout.compile` turns groups into *rows*, the sequences that are trained
+on.
 
     Task -> Turn, Turn, ... = Trajectory -> Group -> Row -> Learner
 
-Token alignment, everywhere: position t of an array describes token t itself. `logprobs[t]` is log p(token t | tokens < t).
+Token alignment, everywhere: position t of an array describes token t itself. `logprobs[t]` is log p(token t |
+tokens < t).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ Stop = Literal["end", "length", "tool", "error"]
 
 
 class Verdict(StrEnum):
-    """What a grader concluded. Only `RIGHT` and `WRONG` and `NO_ANSWER` are judgements; `GRADER_FAILED` is an accident."""
+    """What a grader concluded: `RIGHT`, `WRONG` and `NO_ANSWER` are judgements, `GRADER_FAILED` is an accident."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -111,7 +114,8 @@ class Task:
     """A problem, frozen. Two tasks with the same prompt and data have the same id.
 
     Attributes:
-        prompt: the messages the policy starts from. May be empty where the environment's reset gives the first observation.
+        prompt: the messages the policy starts from. May be empty where the environment's reset gives the first
+            observation.
         data: what the grader or environment needs (gold answer, seed, file name). JSON-ready values only.
         meta: what the user may want to select by (source, difficulty); not part of the identity.
         id: content hash unless given.

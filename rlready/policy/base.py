@@ -1,10 +1,10 @@
 """What the rest of the house knows of a model: it can be sampled from, and it can learn from rows.
 
-`Sampler` and `Learner` are small protocols, so that a tiny CPU transformer, a Hugging Face model, vLLM or a remote endpoint
-fit behind them. `Policy` bundles both with the `Renderer` that turns messages into token ids, token-exactly.
+`Sampler` and `Learner` are small protocols, so that a tiny CPU transformer, a Hugging Face model, vLLM or a remote
+endpoint fit behind them. `Policy` bundles both with the `Renderer` that turns messages into token ids, token-exactly.
 
-The learner computes every log-probability under the distribution that was sampled from: the row's temperature and support
-(top-k, top-p, admissible choices) are applied on both sides, so a ratio of 1 means an unchanged policy.
+The learner computes every log-probability under the distribution that was sampled from: the row's temperature and
+support (top-k, top-p, admissible choices) are applied on both sides, so a ratio of 1 means an unchanged policy.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class Batch:
 class Loss:
     """A scalar to differentiate, and numbers to log.
 
-    `metrics` are *shares of the whole minibatch* (already divided by its denominators), so the learner adds them up over
-    micro-batches.
+    `metrics` are *shares of the whole minibatch* (already divided by its denominators), so the learner adds them up
+    over micro-batches.
     """
 
     total: torch.Tensor
@@ -239,7 +239,11 @@ class Learner(Protocol):
         ...
 
     def step(self) -> dict[str, float]:
-        """Clip, update, clear gradients; return `grad_norm` and `lr`. A non-finite gradient raises FloatingPointError."""
+        """Clip, update, clear gradients; return `grad_norm` and `lr`.
+
+        Raises:
+            FloatingPointError: a gradient was not finite; nothing was updated.
+        """
         ...
 
     def configure(self, optimizer: OptimizerConfig) -> None:
@@ -266,8 +270,8 @@ class Learner(Protocol):
 class Renderer(Protocol):
     """Messages to token ids and back.
 
-    The rule that keeps training honest: `extend` appends to what the model really saw and really sampled. It never decodes
-    and re-encodes a completion.
+    The rule that keeps training honest: `extend` appends to what the model really saw and really sampled. It never
+    decodes and re-encodes a completion.
     """
 
     @property

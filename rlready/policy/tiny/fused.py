@@ -1,7 +1,7 @@
 """Two pieces of the block with a hand-written backward pass: fewer passes over memory than autograd's.
 
-Both are checked against autograd in double precision (tests). They are used in training and evaluation alike, so the learner
-has one set of numbers.
+Both are checked against autograd in double precision (tests). They are used in training and evaluation alike, so the
+learner has one set of numbers.
 """
 
 from __future__ import annotations
