@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import resume_child as child
 import torch
 
 from rlready.algorithms.base import Algorithm
@@ -24,6 +23,7 @@ from rlready.run import Run
 from rlready.stopping import EntropyFall, KLJump, NoAction, RewardFall
 from rlready.train import train
 from rlready.types import Group, Task, Trajectory, Turn, Verdict
+from tests import resume_child as child
 
 # -- parts that only count -------------------------------------------------------------------------------------------
 

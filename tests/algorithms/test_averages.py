@@ -21,12 +21,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_bigram import Bigram, policy_of, row_of
 
 from rlready.algorithms.base import Algorithm, denominators, reweigh, stream_sum, trajectories_of
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Loss, Outputs
+from tests.algorithms.toy_bigram import Bigram, policy_of, row_of
 
 LOSSES = [[1.0, 2.0, 3.0], [5.0], [10.0, 20.0], [7.0]]
 OWNERS = [0, 0, 1, 2]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_bigram import Bigram, clone, group_of, policy_of, with_behaviour
 
 from rlready.algorithms import ALGORITHMS, GRPO, PPO, RLOO, PolicyGradient, Reinforce, algorithm
 from rlready.algorithms.ppo import estimate_values, normalize
@@ -19,6 +18,7 @@ from rlready.errors import UserError
 from rlready.policy.base import Policy
 from rlready.rollout.compile import compile_groups
 from rlready.types import Group, Task, Trajectory, Turn, Verdict
+from tests.algorithms.toy_bigram import Bigram, clone, group_of, policy_of, with_behaviour
 
 
 def credited(algo, *groups, learner=None):

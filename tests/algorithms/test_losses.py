@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from toy_bigram import NAN, Bigram, pad, policy_of, row_of
 
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.algorithms.ppo import PPO
@@ -15,6 +14,7 @@ from rlready.algorithms.streams import kl_loss, kl_value, log_ratio, surrogate, 
 from rlready.errors import UserError
 from rlready.policy.base import Outputs
 from rlready.types import Row
+from tests.algorithms.toy_bigram import NAN, Bigram, pad, policy_of, row_of
 
 
 def one(ratio, advantage, low=0.2, high=0.2, dual=None):

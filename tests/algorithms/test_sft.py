@@ -7,11 +7,11 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from toy_bigram import Bigram, clone, group_of, policy_of
 
 from rlready.algorithms import SFT, nll
 from rlready.errors import UserError
 from rlready.types import Row, Verdict
+from tests.algorithms.toy_bigram import Bigram, clone, group_of, policy_of
 
 
 def segments():

@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from dream_phone import form, logged
 
 from rlready.aio import run_sync
 from rlready.dream.annotate import EndpointAnnotator, ProgramAnnotator, paired, quotes_outcome
@@ -18,6 +17,7 @@ from rlready.dream.endpoint import Endpoint
 from rlready.dream.memory import Notes
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
+from tests.dream.dream_phone import form, logged
 
 Reply = tuple[int, dict[str, str], str]
 

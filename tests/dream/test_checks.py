@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from dream_phone import ScriptedSampler, form, logged, phone
 
 from rlready.dream.checks import Agreement, AgreementWatch, agreement, success_by_task
 from rlready.dream.fidelity import ModelErrorReport, model_error_report
@@ -18,6 +17,7 @@ from rlready.dream.model import DreamConfig, ExperienceModel
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import Policy, SampleRequest
 from rlready.types import Group, Task, Trajectory, Verdict
+from tests.dream.dream_phone import ScriptedSampler, form, logged, phone
 
 
 def model(write: object = phone, f: DreamFormat | None = None) -> ExperienceModel:

@@ -8,7 +8,6 @@ import random
 from typing import Any
 
 import pytest
-from dream_phone import ACTIONS, ScriptedSampler, Writer, form, garbled, logged, phone
 
 from rlready.dream.checks import closed_loop, invalid_recall, replay, same_actions
 from rlready.dream.env import DreamEnv
@@ -19,6 +18,7 @@ from rlready.envs.base import Env, Observation, Step
 from rlready.errors import EnvError
 from rlready.policy.base import Policy, SampleRequest
 from rlready.types import Message, Task
+from tests.dream.dream_phone import ACTIONS, ScriptedSampler, Writer, form, garbled, logged, phone
 
 TASK = Task((Message.user("phone dead"),), {"n": 1})
 INVALID = "error unknown_action"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dream_phone import ACTIONS, form, logged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from rlready.dream.memory import DreamMemory, Notes
 from rlready.dream.samples import prompts_of, variation_pairs
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
+from tests.dream.dream_phone import ACTIONS, form, logged
 
 
 def spelled(form: DreamFormat, row: Any) -> tuple[str, str]:

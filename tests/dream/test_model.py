@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from dream_phone import ACTIONS, form
 
 from rlready.dream.checks import agreement, same_actions
 from rlready.dream.env import DreamEnv
@@ -20,6 +19,7 @@ from rlready.experience.episode import LoggedEpisode
 from rlready.policy.tiny import TinyConfig
 from rlready.seeds import rng
 from rlready.types import Message, Task
+from tests.dream.dream_phone import ACTIONS, form
 
 SHAPE = TinyConfig(dim=48, layers=2, heads=2, kv_heads=1, max_len=64)
 CONFIG = DreamConfig(SHAPE, epochs=8, batch_tokens=400, lr=4e-3, held_out=0.15, variations=0.3)

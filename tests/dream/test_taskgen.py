@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-from dream_phone import ScriptedSampler, form, phone
-
 from rlready.curriculum.samplers import Mixed, Pool, Variance, top_by_variance
 from rlready.dream.checks import replay
 from rlready.dream.env import CARD, DreamEnv
@@ -15,6 +13,7 @@ from rlready.dream.model import ExperienceModel
 from rlready.dream.taskgen import GENERATED, TaskGenerator
 from rlready.policy.base import Policy, SampleRequest
 from rlready.types import Group, Message, Task, Trajectory, Verdict
+from tests.dream.dream_phone import ScriptedSampler, form, phone
 
 
 def writer(prompt: str, request: SampleRequest) -> str:

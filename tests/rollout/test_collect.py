@@ -5,7 +5,6 @@ import json
 from collections import Counter
 
 import pytest
-from rollout_fakes import Broken, Lamps, lamps, policy
 
 from rlready.curriculum.gates import Gated, ZeroSignal
 from rlready.curriculum.samplers import Uniform
@@ -15,6 +14,7 @@ from rlready.rollout.actors import PolicyActor
 from rlready.rollout.collect import Collector, Staleness, play_many
 from rlready.seeds import derive
 from rlready.types import Score, Task
+from tests.rollout.rollout_fakes import Broken, Lamps, lamps, policy
 
 
 def collector(tasks, env=Lamps, curriculum=None, acting=None, **kw):

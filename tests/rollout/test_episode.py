@@ -8,7 +8,6 @@ import re
 import time
 
 import pytest
-from rollout_fakes import Broken, Lamps, lamps, policy
 
 from rlready.envs.base import Env, Observation, Step
 from rlready.errors import UserError
@@ -18,6 +17,7 @@ from rlready.rollout.compile import compile_trajectory
 from rlready.rollout.episode import play
 from rlready.seeds import derive
 from rlready.types import Message, Score, Task, Verdict
+from tests.rollout.rollout_fakes import Broken, Lamps, lamps, policy
 
 
 def run(task, env, actor, tasks, **kw):

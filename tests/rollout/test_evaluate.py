@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from rollout_fakes import Broken, Lamps, lamps, policy
 
 from rlready.errors import UserError
 from rlready.evaluate import (
@@ -23,6 +22,7 @@ from rlready.evaluate import (
 from rlready.policy.base import SamplingParams
 from rlready.rollout.actors import PolicyActor, ScriptActor
 from rlready.types import Task, Trajectory, Verdict
+from tests.rollout.rollout_fakes import Broken, Lamps, lamps, policy
 
 
 def solver(task, chance):

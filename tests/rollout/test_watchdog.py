@@ -6,13 +6,13 @@ import threading
 import time
 
 import pytest
-from rollout_fakes import Broken, Lamps, lamps, policy
 
 from rlready.curriculum.samplers import Uniform
 from rlready.errors import UserError
 from rlready.rollout.actors import PolicyActor
 from rlready.rollout.collect import Collector, play_many
 from rlready.rollout.watchdog import Board, Stuck, Watchdog
+from tests.rollout.rollout_fakes import Broken, Lamps, lamps, policy
 
 
 class Sleepy(Lamps):

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from rollout_fakes import Lamps, lamps
 
 from rlready.curriculum.samplers import Uniform
 from rlready.policy.base import SamplingParams
@@ -14,6 +13,7 @@ from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.policy.tokenize import word_tokenizer
 from rlready.rollout.collect import Collector
 from rlready.rollout.compile import compile_groups
+from tests.rollout.rollout_fakes import Lamps, lamps
 
 CONFIG = TinyConfig(dim=32, layers=2, heads=2, kv_heads=1, max_len=128)
 
