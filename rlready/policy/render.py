@@ -157,17 +157,23 @@ class ChatRenderer:
         return cls(tokenizer, record["bos"], record["turn"], record["end"], record["roles"])
 
     def chat_template(self) -> str:
-        """The same dialect as a Jinja template for `transformers`' `apply_chat_template`, for word-level tokenizers.
+        """The same dialect as a Jinja template for `apply_chat_template` of `transformers`.
 
-        Blanks part the tokens, as a word-level tokenizer expects.
+        It gives the ids of `render` for texts that encode the same in pieces as in one, which is all of them for a
+        word-level tokenizer.
         """
-        opened = "".join(
-            f"{{% if message.role == '{role}' %}}{token} {{% endif %}}" for role, token in self.roles.items()
+        blank = "" if self._gap else " "
+        parts = "not loop.first" + (" and loop.previtem.role != 'assistant'" if self.end else "")
+        gap = f"{{% if {parts} %}}{{{{ '\\n' }}}}{{% endif %}}" if self._gap else ""
+        openers = "".join(
+            f"{{% {'if' if i == 0 else 'elif'} message.role == '{role}' %}}{token}{blank}"
+            for i, (role, token) in enumerate(self.roles.items())
         )
+        opened = f"{openers}{{% else %}}{gap}{{% endif %}}" if openers else gap
         return (
-            f"{self.bos + ' ' if self.bos else ''}"
+            f"{self.bos + blank if self.bos else ''}"
             "{% for message in messages %}{% if message.role == 'assistant' %}"
-            f"{self.turn} {{{{ message.content }}}} {self.end + ' ' if self.end else ''}"
-            f"{{% else %}}{opened}{{{{ message.content }}}} {{% endif %}}{{% endfor %}}"
+            f"{self.turn}{blank}{{{{ message.content }}}}{blank}{self.end + blank if self.end else ''}"
+            f"{{% else %}}{opened}{{{{ message.content }}}}{blank}{{% endif %}}{{% endfor %}}"
             f"{{% if add_generation_prompt %}}{self.turn}{{% endif %}}"
         )

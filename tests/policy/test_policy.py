@@ -114,18 +114,6 @@ def test_transformers_gives_the_same_logits(changes: dict[str, object], tmp_path
     assert a.std() > 1 and (a - b).abs().max() < 1e-5 * max(1.0, float(a.abs().max()))
 
 
-def test_transformers_writes_the_same_dialect(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    made().save(tmp_path / "m")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
-    said = [("user", "w1 w2"), ("assistant", "w3"), ("user", "w4")]
-    theirs = tokenizer.apply_chat_template(
-        [{"role": r, "content": c} for r, c in said], add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-    assert list(theirs) == RENDERER.render([Message(r, c) for r, c in said])  # type: ignore[arg-type]
-
-
 def test_wrong_checkpoints_are_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     made().save(folder)

@@ -166,3 +166,17 @@ def test_stop_ids_images_controls_and_empty_turns() -> None:
         ChatRenderer(WORD, turn="<turn>")
     again = ChatRenderer.from_json(WORD, DIALECTS["roles"].to_json())
     assert again.render([Message.user("alpha")]) == DIALECTS["roles"].render([Message.user("alpha")])
+
+
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_transformers_writes_the_same_dialect(name: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    renderer = DIALECTS[name]
+    renderer.tokenizer.save(tmp_path, bos=renderer.bos, eos=renderer.end, chat_template=renderer.chat_template())
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    said = [("system", "gamma"), ("user", "alpha beta"), ("assistant", "delta"), ("tool", "beta"), ("user", "alpha")]
+    ids = theirs.apply_chat_template(
+        [{"role": r, "content": c} for r, c in said], add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    assert list(ids) == renderer.render([Message(r, c) for r, c in said])  # type: ignore[arg-type]
