@@ -108,6 +108,7 @@ def write_results(
     seeds: Sequence[Mapping[str, Any]],
     claims: Sequence[Claim],
     duration_s: float,
+    commit: str | None = None,
 ) -> dict[str, Any]:
     """Judge claims and write a results file.
 
@@ -118,6 +119,7 @@ def write_results(
         seeds: per seed the report's metrics; a key "seed" names it.
         claims: the paper's.
         duration_s: wall-clock seconds over all seeds.
+        commit: of the source that measured; None takes the present one.
 
     Returns:
         What was written.
@@ -134,7 +136,7 @@ def write_results(
         "duration_s": round(duration_s, 1),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_accelerator()}",
         "versions": versions(),
-        "commit": commit(),
+        "commit": source_commit() if commit is None else commit,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +198,7 @@ def versions() -> dict[str, str]:
     return out
 
 
-def commit() -> str:
+def source_commit() -> str:
     """The source's git commit, with "+" where files differ from it; empty outside of a checkout."""
     here = Path(__file__).parent
     try:

@@ -349,6 +349,7 @@ class Run:
         metrics: Mapping[str, float] | None = None,
         notes: Sequence[str] = (),
         plot: str | None = None,
+        plots: Sequence[str] = (),
     ) -> Report:
         """Write `report.json`, `report.md` and the plots of success against steps and real transitions.
 
@@ -358,12 +359,13 @@ class Run:
             metrics: the numbers that claims are judged by, one per name.
             notes: sentences below the tables.
             plot: metric to draw; by default the most telling one that was logged.
+            plots: names of picture files in the run folder that are to be shown first.
 
         Raises:
             UserError: the disk is full.
         """
         report = Report(
-            title or self.name, list(tables), dict(metrics or {}), list(notes), seed=self.seed, seconds=self.seconds(),
+            title or self.name, list(tables), dict(metrics or {}), list(notes), list(plots), self.seed, self.seconds(),
             spent=self._counters.totals(),
         )  # fmt: skip
         with self._guard(self.dir / "report.json"):

@@ -87,13 +87,13 @@ def write_report(report: Report, folder: Path, metric: str | None) -> None:
     """Write a report into a run folder, with the plots of what `metrics.jsonl` holds.
 
     Args:
-        report: its `plots` are filled in.
+        report: what was drawn is added to its `plots`.
         folder: the run's.
         metric: what to draw; None takes the most telling one there is.
     """
     from rlready.plots import plot_run
 
-    report.plots = plot_run(folder, metric)
+    report.plots += plot_run(folder, metric)
     write_atomic(folder / "report.json", dump_json(report.to_json(), indent=1))
     write_atomic(folder / "report.md", report.to_markdown())
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlready import __version__
-from rlready.cli import doctor, papers, recipes, runs, train
+from rlready.cli import doctor, papers, recipes, record, runs, train
 from rlready.cli.common import Commands
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ def _root(
 _FIRST, _OWN, _LOOK = "Reproduce a paper", "Train on your own task", "See what happened"
 app.command("papers", rich_help_panel=_FIRST)(papers.papers)
 app.command("run", rich_help_panel=_FIRST)(recipes.run)
+app.command("record", rich_help_panel=_FIRST)(record.record)
 app.command("claims", rich_help_panel=_FIRST)(papers.claims)
 app.command("doctor", rich_help_panel=_OWN)(doctor.doctor)
 app.command("train", rich_help_panel=_OWN)(train.train)

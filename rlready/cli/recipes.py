@@ -77,6 +77,7 @@ def run(
     if plan:
         _plan(paper, preset, function, given, as_json)
         return
+    from rlready.claims import source_commit
     from rlready.run import Run
 
     reports: list[tuple[Run, Report]] = []
@@ -84,7 +85,7 @@ def run(
     for s in [seed] if resume is not None else range(seed, seed + seeds):
         with Run.create(
             f"{paper.slug}-{preset}", settings, s, root=root, resume=resume,
-            progress="quiet" if quiet else "auto", recipe=paper.slug, preset=preset,
+            progress="quiet" if quiet else "auto", recipe=paper.slug, preset=preset, commit=source_commit(),
         ) as opened:  # fmt: skip
             opened.say(f"{paper.name}, preset {preset}, seed {opened.seed}: {opened.dir}")
             report = function(opened, **given)
@@ -171,6 +172,8 @@ def _judge(
     from rlready.claims import write_results
 
     seeds = [{"seed": r.seed, **report.metrics} for r, report in reports]
+    if preset == "smoke":  # its numbers mean nothing, so nothing is judged by them
+        return {"claims": []}
     if not record:
         return {"claims": [claim.judge(seeds) for claim in paper.claims]}
     path = paper.folder / "results" / f"{preset}.json"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rlready.envs.base import EnvFactory
@@ -167,6 +168,40 @@ class Study:
             out[f"seconds/{arm.name}"] = arm.seconds
             out[f"temperature/{arm.name}"] = arm.temperature
         return out
+
+
+    def draw(self, path: Path) -> str:
+        """Draw every arm's success on the headline task set, greedy, tuned and at 1, with 95% intervals.
+
+        Returns:
+            The file's name.
+        """
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import PercentFormatter
+
+        names = list(self.arms)[::-1]
+        figure = Figure(figsize=(7.6, 0.62 * len(names) + 1.3), dpi=130, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        labels = {"greedy": "greedy", "tuned": "tuned temperature", "sampled": "T=1"}
+        for shift, mode in zip((0.2, 0.0, -0.2), MODES, strict=True):
+            results = [self.arms[name].scores["test"][mode] for name in names]
+            x = [r.success for r in results]
+            bars = [[v - r.interval[0] for v, r in zip(x, results, strict=True)],
+                    [r.interval[1] - v for v, r in zip(x, results, strict=True)]]  # fmt: skip
+            y = [i + shift for i in range(len(names))]
+            axes.errorbar(x, y, xerr=bars, fmt="o", markersize=5, linewidth=1.4, capsize=2, label=labels[mode])
+        ticks = [f"{name}\n{self.arms[name].real:,} real RL transitions" for name in names]
+        axes.set_yticks(range(len(names)), ticks, fontsize=9)
+        axes.set_xlim(-0.01, 1.01)
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_xlabel(f"success on {len(self.test['test'])} held-out real tasks, 95% intervals")
+        axes.grid(axis="x", alpha=0.25)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+        figure.savefig(path)
+        return path.name
 
 
 def _interval(result: Evaluation) -> str:

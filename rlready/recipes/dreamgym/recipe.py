@@ -167,6 +167,7 @@ def small(run: Run, config: Config | None = None) -> Report:
         metrics=study.metrics() | dream.metrics() | _judged(study),
         notes=[*(f"{a} against {b}, greedy: {study.difference(a, b)}." for a, b in versus), *dream.notes()],
         plot="eval/success",
+        plots=[study.draw(run.dir / "agents.png")],
     )
 
 
