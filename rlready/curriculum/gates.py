@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rlready.curriculum.base import Curriculum
 from rlready.curriculum.samplers import NO_VARIANCE
 from rlready.errors import UserError
-from rlready.rollout.collect import Batched
+from rlready.rollout.base import Batched, Curriculum
 from rlready.types import Group, Task
 
 

@@ -16,9 +16,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from rlready.curriculum.base import Curriculum
 from rlready.errors import UserError
-from rlready.rollout.collect import Batched
+from rlready.rollout.base import Batched, Curriculum
 from rlready.seeds import hashed_uniform, np_rng
 from rlready.types import Group, Task
 

@@ -2,15 +2,15 @@
 
 An environment object serves one episode. `reset(task, seed)` draws everything hidden once, from (task, seed) alone,
 so a group that shares its seed shares its world, and the same actions give the same episode. An `Observation` is the
-*whole* next
-context: the policy sees its messages and nothing else. Scoring belongs to the task set, since one task set serves
-several environments (real and dream, long context and chunked).
+*whole* next context: the policy sees its messages and nothing else. Scoring belongs to the task set, since one task set
+serves several environments (real and dream, long context and chunked).
 """
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,3 +81,6 @@ class Env(ABC):
 
 
 EnvFactory = Callable[[], Env]
+
+Script = Callable[[Task, random.Random], Generator[str, str, None]]
+"""A scripted policy: a generator that yields an action and receives the reply's text."""

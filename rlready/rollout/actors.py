@@ -8,18 +8,15 @@ the same ids; where the context was rewritten, the messages are rendered anew an
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from rlready.envs.base import Observation
-from rlready.errors import UserError
+from rlready.envs.base import Observation, Script
+from rlready.errors import UserError, did_you_mean
 from rlready.policy.base import Choices, Policy, Renderer, SampleRequest, SamplingParams
 from rlready.seeds import derive, rng
 from rlready.types import Message, Task, Trajectory, Turn
-
-Script = Callable[[Task, random.Random], Generator[str, str, None]]
 
 _sessions = itertools.count()
 
@@ -200,14 +197,17 @@ class ScriptActor:
             seed: of the choice and of the scripts' own chance.
 
         Raises:
-            UserError: the mix names an unknown script, or gives no weight to any.
+            UserError: the mix names an unknown script, is empty, or holds a weight that is not positive.
         """
         self.scripts: Mapping[str, Script] = scripts if isinstance(scripts, Mapping) else {"script": scripts}
         mix = dict.fromkeys(self.scripts, 1.0) if mix is None else mix
-        unknown = sorted(set(mix) - set(self.scripts))
-        if unknown or not sum(mix.values()) > 0:
-            known = ", ".join(self.scripts)
-            raise UserError(f"Script mix {dict(mix)} must give weight to known scripts. Known: {known}.")
+        for name, weight in mix.items():
+            if name not in self.scripts:
+                raise did_you_mean("script", name, self.scripts)
+            if not weight > 0:
+                raise UserError(f'The weight of script "{name}" is {weight}; it must be a positive number.')
+        if not mix:
+            raise UserError("A mix of scripts needs at least one script and its weight.")
         self.renderer = renderer
         self.closing = closing
         self.seed = seed

@@ -1,18 +1,19 @@
-"""A curriculum chooses tasks and says which groups are worth training on.
+"""What the collector asks of a curriculum, which chooses tasks and says which groups are worth training on.
 
-It is one sampler plus gates. Both carry `state_dict` (a resumed run draws the same tasks) and `metrics`.
+A curriculum is one sampler plus gates (`rlready.curriculum`). Both carry `state_dict` (a resumed run draws the same
+tasks) and `metrics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rlready.types import Group, Task
 
 
 class Curriculum(Protocol):
-    """What the collector asks of a curriculum."""
+    """Chooses tasks, learns from their outcomes, admits groups."""
 
     def next(self) -> Task:
         """The next task to roll out."""
@@ -36,4 +37,13 @@ class Curriculum(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`."""
+        ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A curriculum that wants to know where a batch begins (mixing caps, refill caps)."""
+
+    def begin(self, groups: int) -> None:
+        """A batch of so many groups begins."""
         ...

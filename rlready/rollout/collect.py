@@ -17,13 +17,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from rlready.aio import run_sync
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
 from rlready.rollout.actors import Actor, PolicyActor
+from rlready.rollout.base import Batched, Curriculum
 from rlready.rollout.episode import play
 from rlready.rollout.gather import Progress, counted, settle, together
 from rlready.rollout.tally import tally
@@ -33,43 +34,6 @@ from rlready.tasks.base import TaskSet
 from rlready.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
-
-
-class TaskSource(Protocol):
-    """What the collector asks of a curriculum; `curriculum.base.Curriculum` is one."""
-
-    def next(self) -> Task:
-        """The next task to roll out."""
-        ...
-
-    def observe(self, groups: Sequence[Group]) -> None:
-        """Learn from the outcomes, admitted or not."""
-        ...
-
-    def admit(self, group: Group) -> bool:
-        """Whether this group goes into the update."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Numbers to log."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-ready state."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`."""
-        ...
-
-
-@runtime_checkable
-class Batched(Protocol):
-    """A curriculum that wants to know where a batch begins (mixing caps, refill caps)."""
-
-    def begin(self, groups: int) -> None:
-        """A batch of so many groups begins."""
-        ...
 
 
 @dataclass
@@ -106,7 +70,7 @@ class Collector:
         policy: Policy,
         env: EnvFactory,
         tasks: TaskSet,
-        curriculum: TaskSource,
+        curriculum: Curriculum,
         *,
         group_size: int = 8,
         params: SamplingParams | None = None,

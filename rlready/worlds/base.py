@@ -1,20 +1,16 @@
 """A world is a real domain, ready for RL: tasks with splits, environment, state mapper, vocabulary, scripted play.
 
-Scripted policies make demonstrations and logs. A *script* is a generator: it yields an action and receives the reply's
-text; when it returns, the world's closing action (`World.closing`) is played.
+Scripted policies make demonstrations and logs: `rollout.actors.ScriptActor` plays them. When a script returns, the
+world's closing action (`World.closing`) is played.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from rlready.envs.base import Env
+from rlready.envs.base import Env, Script
 from rlready.tasks.base import TaskSet
-from rlready.types import Task
-
-Script = Callable[[Task, random.Random], Generator[str, str, None]]
 
 
 class World(Protocol):

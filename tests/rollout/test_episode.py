@@ -104,8 +104,13 @@ def test_a_mix_of_scripts_follows_its_weights_and_refuses_unknown_names():
     actor = ScriptActor({"a": one("a"), "b": one("b")}, renderer, closing="done", mix={"a": 3, "b": 1})
     names = [actor.start(Task.of(str(i)), 0)._name for i in range(2000)]
     assert 0.70 < names.count("a") / 2000 < 0.80
-    with pytest.raises(UserError, match=r"known scripts\. Known: a"):
-        ScriptActor({"a": one("a")}, renderer, closing="done", mix={"aa": 1.0})
+    for mix, said in (
+        ({"aa": 1.0}, r'"aa".*Did you mean a'),
+        ({"a": 0}, '"a" is 0; it must be a positive'),
+        ({}, "at least one"),
+    ):
+        with pytest.raises(UserError, match=said):
+            ScriptActor({"a": one("a")}, renderer, closing="done", mix=mix)
 
 
 class Notebook(Env):

