@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,11 @@ from rlready.errors import UserError
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
 RootOption = Annotated[str, typer.Option("--root", help="The folder that holds the runs.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.", show_default=False)]
+ResumeOption = Annotated[
+    str | None, typer.Option("--resume", help="Go on with this run, by name or path.", show_default=False)
+]
+ShowConfigOption = Annotated[bool, typer.Option("--show-config", help="Print the settings as TOML, start nothing.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlready.cli.common import JsonOption, QuietOption, RootOption, out, print_json
+from rlready.cli.common import (
+    ConfigOption,
+    JsonOption,
+    QuietOption,
+    ResumeOption,
+    RootOption,
+    ShowConfigOption,
+    out,
+    print_json,
+)
 from rlready.errors import UserError
 from rlready.recipes import registry
 
@@ -29,19 +38,15 @@ def run(
     ] = "small",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, one run each.")] = 1,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.", show_default=False)] = None,
-    resume: Annotated[
-        str | None, typer.Option(help="Go on with this run, by name or path.", show_default=False)
-    ] = None,
+    config: ConfigOption = None,
+    resume: ResumeOption = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="With --preset full: print models, memory and steps, start nothing.")
     ] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Write the recipe's results file, which `rlready claims` reads.")
     ] = False,
-    show_config: Annotated[
-        bool, typer.Option("--show-config", help="Print the settings as TOML, start nothing.")
-    ] = False,
+    show_config: ShowConfigOption = False,
     root: RootOption = "runs",
     quiet: QuietOption = False,
     as_json: JsonOption = False,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
 
-from rlready.cli.common import JsonOption, QuietOption, RootOption, out, print_json
+from rlready.cli.common import (
+    ConfigOption,
+    JsonOption,
+    QuietOption,
+    ResumeOption,
+    RootOption,
+    ShowConfigOption,
+    out,
+    print_json,
+)
 from rlready.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -32,14 +40,10 @@ def train(
         str, typer.Option("--model", "-m", help="tiny: a small transformer from scratch, on the CPU.")
     ] = "tiny",
     env: EnvOption = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.", show_default=False)] = None,
+    config: ConfigOption = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    resume: Annotated[
-        str | None, typer.Option(help="Go on with this run, by name or path.", show_default=False)
-    ] = None,
-    show_config: Annotated[
-        bool, typer.Option("--show-config", help="Print the settings as TOML, start nothing.")
-    ] = False,
+    resume: ResumeOption = None,
+    show_config: ShowConfigOption = False,
     root: RootOption = "runs",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
