@@ -1,7 +1,8 @@
 """The task both sides of the TRL comparison learn: sums of a chain of digits modulo 10.
 
 Whether to work step by step or to answer at once is the choice that RL can improve: the warm start does both, and only
-working is reliably right. Prompt `3 + 5 + 9 =`, worked answer `8 7 # 7`, direct answer `# 7`.
+working is reliably right. Prompt `3 + 5 + 9 =`, worked answer `3 5 8 9 7 # 7` (digit, then sum so far), direct answer
+`# 7`. Chains have 6 to 9 digits.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from rlready.seeds import rng
 from rlready.types import Message, Row, Task
 
 WORDS = [*map(str, range(10)), "+", "=", "#"]
-DIRECT_SHARE = 0.6
+DIRECT_SHARE = 0.5
 
 
 def problem(random: random.Random) -> tuple[str, str, str, str]:
     """Draw (prompt, worked completion, direct completion, answer)."""
     digits = [random.randrange(10) for _ in range(random.randint(6, 9))]
-    sums, total = [], digits[0]
+    total = digits[0]
+    worked = [str(total)]
     for digit in digits[1:]:
         total = (total + digit) % 10
-        sums.append(str(total))
-    return " + ".join(map(str, digits)) + " =", " ".join(sums) + f" # {total}", f"# {total}", str(total)
+        worked += [str(digit), str(total)]
+    return " + ".join(map(str, digits)) + " =", f"{' '.join(worked)} # {total}", f"# {total}", str(total)
 
 
 def tasks(n: int, seed: int) -> list[Task]:
@@ -51,8 +53,8 @@ def renderer() -> ChatRenderer:
     return ChatRenderer(word_tokenizer(WORDS, specials=("<pad>", "<s>", ">", "<end>")), bos="<s>", turn=">", end="<end>")
 
 
-def warm_start(seed: int, *, steps: int = 400, lr: float = 2e-3) -> Policy:
-    """A 0.8M-parameter policy trained on worked answers, then on a mixture in which 60% answer at once."""
+def warm_start(seed: int, *, steps: int = 350, lr: float = 2e-3) -> Policy:
+    """A 0.8M-parameter policy trained on worked answers, then on a mixture in which half answer at once."""
     from rlready.algorithms.sft import SFT
 
     render = renderer()

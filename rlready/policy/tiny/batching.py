@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlready.policy.base import Batch
 from rlready.policy.tiny.heads import Supports
+from rlready.policy.tiny.sharing import Bundle, bundle, lay_out
 from rlready.types import FloatArray, IntArray, Row
 
 
@@ -24,12 +25,14 @@ class Live:
     """The tokens of a micro-batch [B, T] that are to be predicted, M of them.
 
     Attributes:
-        inputs: what the model reads, cut behind the last predicting token, [B, L] int64.
-        source: flat index into B*L of the state that predicts each token (the one before it), [M].
+        inputs: what the model reads, cut behind the last predicting token, [R, L] int64: a row of the batch each, or
+            bundles of rows, see `sharing`.
+        source: flat index into R*L of the state that predicts each token (the one before it), [M].
         target: flat index into B*T of each token, [M].
         tokens: the tokens, [M].
         temperature: of each token, [M]; None where it is 1 everywhere.
         supports: which ids each token could have been; None where all could.
+        positions, mask: where bundles are read, [R, L] and [R, 1, L, L].
     """
 
     inputs: Tensor
@@ -38,18 +41,24 @@ class Live:
     tokens: Tensor
     temperature: Tensor | None
     supports: Supports | None
+    positions: Tensor | None = None
+    mask: Tensor | None = None
 
 
-def cut(rows: Sequence[Row], micro_tokens: int) -> list[IntArray]:
-    """Indices of each micro-batch: rows of similar length, padded size at most `micro_tokens` (one row always fits)."""
-    lengths = np.asarray([len(row) for row in rows])
-    order = np.argsort(-lengths, kind="stable")
-    out, begin = [], 0
-    for i in range(1, len(order) + 1):
-        if i == len(order) or lengths[order[begin]] * (i - begin + 1) > micro_tokens:
-            out.append(order[begin:i])
-            begin = i
+def cut(rows: Sequence[Row], micro_tokens: int) -> list[list[Bundle]]:
+    """Bundles of each micro-batch: of similar size, `micro_tokens` at most with padding (one bundle always fits)."""
+    ordered = sorted(bundle(rows), key=lambda each: -each.size)
+    out: list[list[Bundle]] = []
+    for each in ordered:
+        if not out or out[-1][0].size * (len(out[-1]) + 1) > micro_tokens:
+            out.append([])
+        out[-1].append(each)
     return out
+
+
+def members(bundles: Sequence[Bundle]) -> list[int]:
+    """Indices of the rows of some bundles, in order."""
+    return [i for each in bundles for i in each.rows]
 
 
 def pad(rows: Sequence[Row], denominators: Mapping[str, float]) -> tuple[Batch, Tensor]:
@@ -113,22 +122,37 @@ def everything(rows: Sequence[Row]) -> tuple[Batch, Tensor]:
     return batch, live
 
 
-def locate(batch: Batch, live: Tensor) -> Live | None:
-    """Where to compute; None where nothing is live."""
+def locate(batch: Batch, live: Tensor, bundles: Sequence[Bundle]) -> Live | None:
+    """Where to compute; None where nothing is live.
+
+    Args:
+        batch: rows in the order of the bundles.
+        live: tokens to predict, [B, T] bool.
+        bundles: of these rows.
+    """
     at = live.nonzero()
     if not len(at):
         return None
     row, column = at.unbind(-1)
     width, length = batch.tokens.shape[1], int(column.max())
     target = row * width + column
+    inputs, source, positions, mask = batch.tokens[:, :length], row * length + column - 1, None, None
+    if len(bundles) < len(batch.tokens):
+        ends = np.zeros(len(batch.tokens), np.int64)
+        np.maximum.at(ends, row.numpy(), column.numpy())
+        layout = lay_out(batch.tokens.numpy(), ends, bundles)
+        inputs, positions, mask = layout.inputs, layout.positions, layout.mask
+        source = torch.from_numpy(layout.index(row.numpy(), column.numpy() - 1))
     temperature = batch.temperature.flatten()[target]
     return Live(
-        inputs=batch.tokens[:, :length],
-        source=row * length + column - 1,
+        inputs=inputs,
+        source=source,
         target=target,
         tokens=batch.tokens.flatten()[target],
         temperature=None if torch.eq(temperature, 1).all() else temperature,
         supports=_supports(batch.rows, row.numpy(), column.numpy()),
+        positions=positions,
+        mask=mask,
     )
 
 

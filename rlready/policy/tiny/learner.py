@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rlready.errors import UserError
 from rlready.policy.base import Batch, LossFn, OptimizerConfig, Outputs, Which
-from rlready.policy.tiny.batching import Live, cut, everything, locate, pad
+from rlready.policy.tiny.batching import Live, cut, everything, locate, members, pad
 from rlready.policy.tiny.heads import token_logprobs
 from rlready.policy.tiny.model import TinyModel, check_state
 from rlready.policy.tiny.optimizer import Optimizer
@@ -103,7 +103,7 @@ class TinyLearner:
         """
 
         def compute(live: Live) -> Tensor:
-            return self._values(self.model.hidden(live.inputs, live.source))
+            return self._values(self._hidden(self.model, live))
 
         return self._evaluate(rows, compute)
 
@@ -111,14 +111,14 @@ class TinyLearner:
         """Run `compute` on all tokens of all rows, without gradients."""
         out: list[FloatArray] = [torch.zeros(len(row)).numpy() for row in rows]
         with torch.no_grad():
-            for index in cut(rows, self.micro_tokens):
-                chosen = [rows[i] for i in index]
-                batch, mask = everything(chosen)
-                live = locate(batch, mask)
+            for bundles in cut(rows, self.micro_tokens):
+                index = members(bundles)
+                batch, mask = everything([rows[i] for i in index])
+                live = locate(batch, mask, bundles)
                 if live is None:
                     continue
                 full = _scatter(batch, live, compute(live)).numpy()
-                for i, values in zip(index.tolist(), full, strict=True):
+                for i, values in zip(index, full, strict=True):
                     out[i] = values[: len(rows[i])].copy()
         return out
 
@@ -143,9 +143,9 @@ class TinyLearner:
         model = self.model
         frozen = self._model("reference") if reference else None
         sums: dict[str, Tensor | float] = defaultdict(float)
-        for index in cut(rows, self.micro_tokens):
-            batch, mask = pad([rows[i] for i in index], denominators)
-            live = locate(batch, mask)
+        for bundles in cut(rows, self.micro_tokens):
+            batch, mask = pad([rows[i] for i in members(bundles)], denominators)
+            live = locate(batch, mask, bundles)
             if live is None:
                 zeros = torch.zeros(batch.tokens.shape)
                 outputs = Outputs(
@@ -155,7 +155,7 @@ class TinyLearner:
                     zeros.clone() if reference else None,
                 )
             else:
-                hidden = model.hidden(live.inputs, live.source)
+                hidden = self._hidden(model, live)
                 logprobs, entropies = self._heads(model, hidden, live, entropy)
                 outputs = Outputs(_scatter(batch, live, logprobs))
                 if entropies is not None:
@@ -230,7 +230,11 @@ class TinyLearner:
         return averaged
 
     def _predict(self, model: TinyModel, live: Live) -> tuple[Tensor, Tensor | None]:
-        return self._heads(model, model.hidden(live.inputs, live.source), live, False)
+        return self._heads(model, self._hidden(model, live), live, False)
+
+    @staticmethod
+    def _hidden(model: TinyModel, live: Live) -> Tensor:
+        return model.hidden(live.inputs, live.source, positions=live.positions, mask=live.mask)
 
     @staticmethod
     def _heads(model: TinyModel, hidden: Tensor, live: Live, entropy: bool) -> tuple[Tensor, Tensor | None]:

@@ -134,14 +134,16 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(config.dim, 2 * config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.dim, bias=False)
 
-    def attend(self, x: Tensor, turn: Tensor) -> Tensor:
-        """Causal self-attention before its output projection, [B, T, D] -> [B, T, D]."""
+    def attend(self, x: Tensor, turn: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Self-attention before its output projection, [B, T, D] -> [B, T, D]; causal where no mask is given."""
         c = self.config
         heads = self.qkv(self.norm_attention(x)).view(*x.shape[:-1], -1, c.head_dim)
         queries_keys, values = heads.split_with_sizes((c.heads + c.kv_heads, c.kv_heads), dim=-2)
         q, k = rotate(queries_keys, turn).transpose(1, 2).split_with_sizes((c.heads, c.kv_heads), dim=1)
         v = values.transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c.kv_heads != c.heads)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=c.kv_heads != c.heads
+        )
         return mixed.transpose(1, 2).flatten(2)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
@@ -208,13 +210,23 @@ class TinyModel(nn.Module):
         embedded: Tensor = self.embed_tokens(tokens)
         return embedded
 
-    def hidden(self, tokens: Tensor, need: Tensor | None = None, *, media: Any = None) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        need: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        media: Any = None,
+    ) -> Tensor:
         """Final hidden states after the last norm.
 
         Args:
             tokens: ids, right-padded, [B, T] int64.
             need: flat indices into B*T of the positions wanted, [M] int64; None wants all. What only other positions
                 need is not computed in the last block.
+            positions: of the tokens, [B, T] int64; counted from 0 in each row by default.
+            mask: added to the attention scores, [B, 1, T, T]; causal by default. Both serve rows that share a prefix.
             media: reserved for image patches.
 
         Returns:
@@ -223,16 +235,16 @@ class TinyModel(nn.Module):
         Raises:
             UserError: the sequence is longer than the model's `max_len`.
         """
-        length = tokens.shape[1]
+        length = tokens.shape[1] if positions is None else int(positions.max()) + 1
         if length > self.config.max_len:
             raise UserError(
                 f"A sequence of {length} tokens does not fit the model's max_len {self.config.max_len}. Raise max_len."
             )
-        turn = self.turn[:length, None]
+        turn = (self.turn[:length] if positions is None else self.turn[positions]).unsqueeze(-2)
         x = self.embed(tokens, media)
         for block in self.blocks:
             assert isinstance(block, Block)
-            mixed = block.attend(x, turn)
+            mixed = block.attend(x, turn, mask)
             if need is not None and block is self.blocks[-1]:
                 x, mixed = (each.flatten(0, 1).index_select(0, need) for each in (x, mixed))
             x = block.finish(x, mixed)
