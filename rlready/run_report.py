@@ -25,7 +25,11 @@ class Table:
         """For a terminal."""
         table = RichTable(title=self.title, title_justify="left", title_style="bold", header_style="bold")
         for i, name in enumerate(self.columns):
-            table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i > 0)
+            cells = [row[i] for row in self.rows]
+            prose = all(isinstance(c, str) for c in cells) and max((len(str(c)) for c in cells), default=0) > 30
+            left = i == 0 or prose
+            least = min(24, max((len(word) for c in cells for word in str(c).split()), default=0)) if left else None
+            table.add_column(name, justify="left" if left else "right", no_wrap=not left, min_width=least)
         for row in self.rows:
             table.add_row(*(cell(value) for value in row))
         return table

@@ -152,7 +152,7 @@ class Study:
                 cells = [_interval(arm.scores[name][mode]) for mode in MODES]
                 cells[1] += f" (T={arm.temperature:g})"
                 rows.append([arm.name, *cells, arm.real, arm.checks, round(arm.seconds)])
-            columns = ["agent", "greedy", "tuned", "T=1", "real RL", "checks", "seconds"]
+            columns = ["agent", "greedy", "tuned T", "T=1", "real RL", "checks", "seconds"]
             out.append(Table(f"Success on {len(tasks)} real tasks, {name}", columns, rows))
         return out
 
