@@ -4,10 +4,9 @@
     halted = dream.train(policy, algorithm, tasks, steps=30, groups=16, group_size=8)
 
 The trainer cannot tell a dream from reality: it gets a collector. This one also lets finished dreams join the memory,
-    asks the
-model for variations of the tasks whose outcome is uncertain (at most a share lambda of a batch), and every so often
-plays the same tasks in reality, with the same policy. Those checks cost real transitions, which are counted; where the
-dream flatters ever more, training stops.
+asks the model for variations of the tasks whose outcome is uncertain (at most a share lambda of a batch), and every so
+often plays the same tasks in reality, with the same policy. Those checks cost real transitions, which are counted;
+where the dream flatters ever more, training stops.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from rlready.run import Run
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
 from rlready.train import Evaluator, Measured, train
-from rlready.types import Group, Task
+from rlready.types import Group, Message, Task
 from rlready.worlds.base import World
 
 
@@ -175,22 +174,18 @@ class Dream:
             UserError: the dream is not deterministic.
         """
         options = self.options
-        self._gate(tasks)
+        self._gate()
         collector = DreamCollector(self, policy, tasks, group_size=group_size)
         reasons: list[str] = []
 
         async def check(policy: Policy) -> _Look:
-            now, reason = await self._check(policy, tasks)
+            step = min(len(self.watch.seen) * options.check_every, steps)  # the last look comes with the last step
+            now, reason = await self._check(policy, tasks, step)
             if reason is not None:
                 reasons.append(reason)
             beside = await evaluator(policy) if evaluator is not None else None
             return _Look(now, beside)
 
-        if options.check_every:
-            with self.run.stage("before RL") as stage:
-                if not stage.done:
-                    stage.result["seen"] = run_sync(self._check(policy, tasks))[0].to_json()
-            self.watch.seen = [(0, Agreement.from_json(stage.result["seen"]))]
         train(
             policy,
             collector,
@@ -232,31 +227,28 @@ class Dream:
 
     # ------------------------------------------------------------------ within
 
-    def _gate(self, tasks: TaskSet) -> None:
+    def _gate(self) -> None:
         """Refuse to train where the same actions give different episodes."""
-        by_id = {task.id: task for task in tasks}
-        scripts = [(by_id[e.task_id], e.actions) for e in self.episodes if e.task_id in by_id][:16]
-        self.determinism = run_sync(
-            same_actions(self.env, scripts, replays=self.options.replays, seed=derive(self.run.seed, "gate"))
-        )
-        self.model.memory.drop_staged()
+        scripts = [(Task((Message.user(e.instruction),), id=e.task_id), e.actions) for e in self.episodes[:16]]
+        seed = derive(self.run.seed, "gate")
+        with self.model.memory.aside():
+            self.determinism = run_sync(same_actions(self.env, scripts, replays=self.options.replays, seed=seed))
         if not self.determinism.passed:
             raise UserError(
                 f"dream: the same actions gave different episodes ({self.determinism.example}). Training in it would "
                 "reward luck. Decode greedily (model.greedy=true), or mend the simulator."
             )
 
-    async def _check(self, policy: Policy, tasks: TaskSet) -> tuple[Agreement, str | None]:
+    async def _check(self, policy: Policy, tasks: TaskSet, step: int) -> tuple[Agreement, str | None]:
         """Play the same tasks with the same policy in the dream and in reality; the second is why to stop, if so."""
-        step = len(self.watch.seen) * self.options.check_every
         seed = derive(self.run.seed, "check", step)
         chosen = tasks.shuffle(seed).head(self.options.check_tasks)
         params = SamplingParams(temperature=1.0)
         sides: list[Evaluation] = []
-        for env, ledger in ((self.env, "dream"), (self.world.env, "check")):
-            sides.append(await evaluate(policy, chosen, env, params=params, seed=seed))
-            self.run.spend(**{ledger: sides[-1].env_steps})
-        self.model.memory.drop_staged()
+        with self.model.memory.aside():
+            for env, ledger in ((self.env, "dream"), (self.world.env, "check")):
+                sides.append(await evaluate(policy, chosen, env, params=params, seed=seed))
+                self.run.spend(**{ledger: sides[-1].env_steps})
         rates = [{task: sum(o) / len(o) for task, o in side.outcomes.items()} for side in sides]
         if not set(rates[0]) & set(rates[1]):
             why = next(iter(sides[0].reasons or sides[1].reasons), "no reason was given")

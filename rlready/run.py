@@ -262,6 +262,11 @@ class Run:
         self._write_header("running")
         return folder
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the present stage has no checkpoint yet."""
+        return not self._checkpoints(self.scope)
+
     def restore(self, parts: Mapping[str, Stateful]) -> int:
         """Load the present stage's newest checkpoint into parts, which are remembered for Ctrl-C.
 

@@ -93,9 +93,9 @@ def train(
         run: keeps folder, progress and checkpoints. Each call needs a stage of its own.
         steps: updates in all, those before a resume included.
         groups_per_step: groups per update.
-        evaluator: such as `lambda policy: evaluate(policy, dev, env)`; called every `eval_every` steps and after the
-            last. Its transitions are counted as "eval".
-        eval_every: 0 evaluates only after the last step.
+        evaluator: such as `lambda policy: evaluate(policy, dev, env)`; called before the first step, every
+            `eval_every` steps and after the last. Its transitions are counted as "eval".
+        eval_every: 0 evaluates only before the first step and after the last.
         save_every: steps between checkpoints; 0 writes one before the first step and one after the last.
         stop_rules: see `stopping`; they see the evaluator's numbers, too. Where one gives a reason, or a gradient is
             not finite, training halts, says why, logs `halted`, and the policy goes back to the last checkpoint, which
@@ -121,7 +121,7 @@ def train(
         return None
 
     async def measure(step: int, metrics: dict[str, float]) -> None:
-        if evaluator is not None and (step == steps or (eval_every > 0 and step % eval_every == 0)):
+        if evaluator is not None and (step in (0, steps) or (eval_every > 0 and step % eval_every == 0)):
             measured = await evaluator(policy)
             run.spend(eval=measured.env_steps)
             metrics |= {f"eval/{name}": value for name, value in measured.metrics().items()}
@@ -129,6 +129,10 @@ def train(
     async def loop() -> None:
         done = run.restore(parts)
         policy.sync()
+        if evaluator is not None and run.fresh:
+            first: dict[str, float] = {}
+            await measure(0, first)
+            run.log(0, first)
         healthy = run.save(done, parts) if done < steps else None
         for step in run.steps(steps):
             spent = collector.transitions

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from rlready.algorithms.base import Algorithm
-from rlready.checkpoint import load_state
 from rlready.evaluate import Evaluation
 from rlready.policy.base import Policy
 from rlready.run import Run
@@ -24,6 +23,7 @@ from rlready.stopping import EntropyFall, KLJump, NoAction, RewardFall
 from rlready.train import train
 from rlready.types import Group, Task, Trajectory, Turn, Verdict
 from tests import resume_child as child
+from tests.same_run import lines_of, same_run
 
 # -- parts that only count -------------------------------------------------------------------------------------------
 
@@ -151,14 +151,14 @@ def evaluator_of(seen):
     return evaluator
 
 
-@pytest.mark.parametrize(("every", "expected"), [(0, [5]), (2, [2, 4, 5]), (1, [1, 2, 3, 4, 5])])
-def test_evaluation_runs_when_asked_and_at_the_end(tmp_path, every, expected):
+@pytest.mark.parametrize(("every", "expected"), [(0, [0, 5]), (2, [0, 2, 4, 5]), (1, [0, 1, 2, 3, 4, 5])])
+def test_evaluation_runs_at_the_start_when_asked_and_at_the_end(tmp_path, every, expected):
     seen: list[int] = []
     with opened(tmp_path) as run:
         train(*parts(), Adds(), run, steps=5, groups_per_step=1, evaluator=evaluator_of(seen), eval_every=every)
         assert seen == expected
         logged = {m["step"]: m.get("eval/version") for m in lines(run)}
-        assert logged == {s: (s if s in expected else None) for s in range(1, 6)}
+        assert logged == {s: (s if s in expected else None) for s in range(6)}
         assert run.spent("eval") == 7 * len(expected) and run.spent("real") == 15
 
 
@@ -284,48 +284,12 @@ def test_a_finished_run_does_nothing_more(tmp_path):
 # -- the same with real parts: tiny transformer, collector, run folder -----------------------------------------------
 
 
-def untimed(record: Any) -> Any:
-    """A record without what the clock decides."""
-    if isinstance(record, dict):
-        clock = ("seconds", "time", "timings", "overhead")
-        return {k: untimed(v) for k, v in record.items() if not any(k.split("/")[0] == c or c in k for c in clock)}
-    return [untimed(v) for v in record] if isinstance(record, list) else record
-
-
-def everything(folder: Path):
-    """Metrics, episodes (ids and log-probs included) and the last checkpoint's weights and optimizer."""
-    metrics, episodes = (
-        [untimed(json.loads(line)) for line in (folder / name).read_text().split("\n") if line]
-        for name in ("metrics.jsonl", "trajectories.jsonl")
-    )
-    state = load_state(folder / "checkpoints" / "run" / "step-00000004", "learner")
-    return metrics, episodes, state
-
-
-def assert_same_state(a: Any, b: Any, path: str = "learner") -> None:
-    assert type(a) is type(b), path
-    if isinstance(a, Mapping):
-        assert set(a) == set(b), path
-        for key in a:
-            assert_same_state(a[key], b[key], f"{path}.{key}")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), path
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), path
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same_state(x, y, f"{path}[{i}]")
-    else:
-        assert a == b, path
-
-
 def assert_same_run(a: Path, b: Path) -> None:
-    (metrics, episodes, state), (metrics_b, episodes_b, state_b) = everything(a), everything(b)
+    metrics, episodes = lines_of(a, "metrics.jsonl"), lines_of(a, "trajectories.jsonl")
     assert len(metrics) == 4 and len(episodes) == 4 * 4 * 4
     tokens = [t["completion_ids"] for e in episodes for t in e["turns"]]
     assert len({len(ids) for ids in tokens}) > 1 and len(set(map(str, tokens))) > 20  # there is something to compare
-    assert metrics == metrics_b
-    assert episodes == episodes_b
-    assert_same_state(state, state_b)
+    same_run(a, b, "checkpoints/run/step-00000004", "learner", "algorithm", "collector")
 
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce"])

@@ -8,7 +8,8 @@ evicted) at the next commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,18 +116,27 @@ class DreamMemory:
         if self.coevolve:
             self._staged.append((episode, notes))
 
-    def drop_staged(self) -> None:
-        """Forget the staged dreams: those of a check or an evaluation do not join the memory."""
-        self._staged = []
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within, finished dreams are forgotten: those of a check or an evaluation do not join the memory."""
+        staged, self._staged = self._staged, []
+        try:
+            yield
+        finally:
+            self._staged = staged
 
     def state_dict(self) -> dict[str, Any]:
-        """The dreams that joined, oldest first; what was recorded is not part of it."""
+        """The dreams that joined, oldest first, and the staged ones; what was recorded is not part of it."""
         dreams = [e for e in self.store if e.episode.source == SYNTHETIC]
-        return {"version": self.version, "dreams": [[e.id, e.episode.to_json(), dict(e.notes)] for e in dreams]}
+        return {
+            "version": self.version,
+            "dreams": [[e.id, e.episode.to_json(), dict(e.notes)] for e in dreams],
+            "staged": [[episode.to_json(), _json(notes)] for episode, notes in self._staged],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put the dreams back, in place of those there are."""
-        self._staged = []
+        self._staged = [(LoggedEpisode.from_json(record), Notes(**notes)) for record, notes in state["staged"]]
         self._found = {}
         self.version = int(state["version"])
         self.retriever.remove(self.store.evict(0, source=SYNTHETIC))
