@@ -184,7 +184,7 @@ def test_checks_leave_the_staged_dreams_alone_and_the_last_look_is_that_of_the_l
     _, dream, _, run = train(tmp_path, simulator, steps=3)
     assert [step for step, _ in dream.watch.seen] == [0, 2, 3]
     metrics = lines_of(run.dir, "metrics.jsonl")
-    assert [m["memory/staged"] for m in metrics if m["step"]] == [0, 16, 16]  # 4 groups of 4; the checks' dreams never joined
+    assert [m["memory/staged"] for m in metrics if m["step"]] == [0, 16, 16]  # 4 groups of 4; no check
 
 
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
