@@ -1,202 +1,173 @@
-"""GRPO per step: rlready against TRL's `GRPOTrainer`, paired.
+"""GRPO per step (rollout and update): rlready against TRL's `GRPOTrainer`, paired.
 
-Same tiny model and weights, same tasks, groups, token cap, optimizer settings, same machine, alternating runs (ours, TRL,
-ours, TRL, ...), each side in its own process at its own best thread count. Needs the extra `bench`.
+Same tiny model and weights, tasks, groups, token cap, loss and optimizer settings, same machine. Each side runs in its own
+process at its own best thread count (and micro-batch, for TRL), found first; the steps alternate. Needs the extra `bench`.
 
-    python benchmarks/vs_trl.py            # writes benchmarks/results/vs_trl.json and prints the ratio
+    python benchmarks/vs_trl.py            # writes benchmarks/results/vs_trl.json and vs_trl.png, prints the ratio
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-PROMPTS, GROUP, MAX_TOKENS, LR = 32, 8, 24, 1e-4
+import chain
+from driver import lockstep
+from rlready.policy.tiny import load_policy, save_policy
+from sides import GROUP, LR, MAX_TOKENS, PROMPTS, Setting, Step
 
-
-def run_ours(start: Path, steps: int, threads: int, seed: int) -> dict[str, list[float]]:
-    """Train with rlready; return seconds and mean reward per step."""
-    import torch
-
-    import chain
-    from rlready.algorithms.grpo import GRPO
-    from rlready.curriculum.samplers import Uniform
-    from rlready.envs.chat import ChatEnv
-    from rlready.policy.base import OptimizerConfig, SamplingParams
-    from rlready.policy.tiny import load_policy
-    from rlready.rollout.collect import Collector
-    from rlready.tasks.base import TaskSet
-    from rlready.types import Score, Task, Trajectory
-
-    torch.set_num_threads(threads)
-
-    def reward(task: Task, trajectory: Trajectory) -> Score:
-        right = chain.answer_of(trajectory.turns[-1].text) == task.data["answer"]
-        return Score.right() if right else Score.wrong()
-
-    policy = load_policy(start)
-    assert policy.learner is not None
-    policy.learner.configure(OptimizerConfig(lr=LR, betas=(0.9, 0.999), clip=1.0))
-    tasks = TaskSet(chain.tasks(steps * PROMPTS, seed=seed), score=reward)
-    params = SamplingParams(max_tokens=MAX_TOKENS, stop_ids=policy.renderer.stop_ids)
-    collector = Collector(
-        policy, ChatEnv, tasks, Uniform(tasks, seed), group_size=GROUP, params=params, max_steps=1, seed=seed
-    )
-    algorithm = GRPO(average="sequence")
-    seconds, rewards, tokens = [], [], []
-    import asyncio
-
-    async def loop() -> None:
-        for _ in range(steps):
-            began = time.perf_counter()
-            groups = await collector.collect(PROMPTS)
-            await algorithm.update(policy, groups)
-            seconds.append(time.perf_counter() - began)
-            rewards.append(sum(t.reward for g in groups for t in g) / (PROMPTS * GROUP))
-            tokens.append(sum(t.length for g in groups for t in g) / (PROMPTS * GROUP))
-
-    asyncio.run(loop())
-    return {"seconds": seconds, "rewards": rewards, "tokens": tokens}
+RESULTS = Path(__file__).parent / "results"
+WARM_UP = 2
+"""Steps left out of the timing: memory is allocated in them."""
 
 
-def run_trl(start: Path, steps: int, threads: int, seed: int) -> dict[str, list[float]]:
-    """Train with TRL; return seconds and mean reward per step."""
-    import torch
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+def options() -> list[Setting]:
+    """What the best setting of each side is chosen from."""
+    ours = [Setting("rlready", n) for n in (1, 2)]
+    return ours + [Setting("trl", n, micro) for n in (1, 2) for micro in (PROMPTS * GROUP, PROMPTS * GROUP // 4)]
 
-    import chain
 
-    torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(start / "tokenizer.json"), eos_token="<end>", pad_token="<pad>", bos_token="<s>"
-    )
-    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
-    rows = [
-        {"prompt": f"<s> {t.prompt[0].text} >", "answer": t.data["answer"]}
-        for t in chain.tasks(steps * PROMPTS, seed=seed)
-    ]
+def median(steps: Sequence[Step], of: Callable[[Step], float]) -> float:
+    """Median over a side's steps, the first ones left out."""
+    return statistics.median(of(step) for step in steps[WARM_UP:])
 
-    def reward(completions: list[str], answer: list[str], **_: object) -> list[float]:
-        return [float(chain.answer_of(c) == a) for c, a in zip(completions, answer, strict=True)]
 
-    marks: list[float] = []
-    logs: list[dict[str, float]] = []
+def wall(step: Step) -> float:
+    """Wall-clock seconds."""
+    return step.wall
 
-    class Clock(TrainerCallback):
-        def on_train_begin(self, *_: object, **__: object) -> None:
-            marks.append(time.perf_counter())
 
-        def on_step_end(self, *_: object, **__: object) -> None:
-            marks.append(time.perf_counter())
+def cpu(step: Step) -> float:
+    """Processor seconds, all threads."""
+    return step.cpu
 
-        def on_log(self, _args: object, _state: object, _control: object, logs: dict[str, float], **__: object) -> None:
-            if "reward" in logs:
-                kept.append(logs)
 
-    kept = logs
-    with tempfile.TemporaryDirectory() as folder:
-        config = GRPOConfig(
-            output_dir=folder, per_device_train_batch_size=PROMPTS * GROUP, num_generations=GROUP, max_steps=steps,
-            max_completion_length=MAX_TOKENS, learning_rate=LR, lr_scheduler_type="constant", beta=0.0,
-            loss_type="grpo", num_iterations=1, temperature=1.0, top_k=0, max_grad_norm=1.0, weight_decay=0.0, use_cpu=True, bf16=False,
-            gradient_checkpointing=False, report_to=[], logging_steps=1, save_strategy="no", seed=seed,
-            dataloader_pin_memory=False, disable_tqdm=True,
-        )  # fmt: skip
-        trainer = GRPOTrainer(
-            model, reward_funcs=[reward], args=config, train_dataset=Dataset.from_list(rows),
-            processing_class=tokenizer, callbacks=[Clock()],
-        )  # fmt: skip
-        trainer.train()
+def choose(start: Path, steps: int) -> tuple[dict[str, Setting], dict[str, float]]:
+    """The fastest setting of each side by wall clock, and what was measured."""
+    settings = options()
+    taken = lockstep(start, steps, 99, settings)
+    seconds = {str(setting): median(each, wall) for setting, each in zip(settings, taken, strict=True)}
+    best = {
+        side: min((s for s in settings if s.side == side), key=lambda s: seconds[str(s)]) for side in ("rlready", "trl")
+    }
+    return best, seconds
+
+
+def compare(start: Path, steps: int, seed: int, best: dict[str, Setting]) -> dict[str, Any]:
+    """One pair of runs; times in seconds, ratios TRL / rlready."""
+    ours, theirs = lockstep(start, steps, seed, [best["rlready"], best["trl"]])
+    steady = list(zip(ours, theirs, strict=True))[WARM_UP:]
     return {
-        "seconds": [b - a for a, b in zip(marks, marks[1:], strict=False)],
-        "rewards": [float(entry["reward"]) for entry in kept],
-        "tokens": [float(entry["completions/mean_length"]) for entry in kept],
+        "seed": seed,
+        "ratio": median(theirs, wall) / median(ours, wall),
+        "ratio of neighbouring steps": statistics.median(b.wall / a.wall for a, b in steady),
+        "ratio of processor time": median(theirs, cpu) / median(ours, cpu),
+        "seconds": {"rlready": median(ours, wall), "trl": median(theirs, wall)},
+        "steps": {"rlready": [asdict(step) for step in ours], "trl": [asdict(step) for step in theirs]},
     }
 
 
-def child(side: str, start: Path, steps: int, threads: int, seed: int) -> dict[str, list[float]]:
-    """Run one side in a process of its own."""
-    env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, __file__, "--child", side, str(start), str(steps), str(threads), str(seed)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    result: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
-    return result
+def curves(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Whether the learning curves agree: the mean gap in reward between the sides, and its standard error.
+
+    A gap is the difference of a pair's mean rewards over all steps; the error is that of the mean over pairs.
+    """
+    gaps = [
+        statistics.mean(a["reward"] - b["reward"] for a, b in zip(p["steps"]["rlready"], p["steps"]["trl"], strict=True))
+        for p in pairs
+    ]
+    gap = statistics.mean(gaps)
+    error = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
+
+    def mean(side: str, of: str, at: slice) -> float:
+        return statistics.mean(step[of] for p in pairs for step in p["steps"][side][at])
+
+    first, last = slice(0, 1), slice(-5, None)
+    return {
+        "gap": gap,
+        "standard error": error,
+        "within noise": bool(abs(gap) <= 2 * error or abs(gap) < 0.01),
+        "first reward": {side: mean(side, "reward", first) for side in ("rlready", "trl")},
+        "last reward": {side: mean(side, "reward", last) for side in ("rlready", "trl")},
+        "tokens": {side: mean(side, "tokens", slice(None)) for side in ("rlready", "trl")},
+    }
 
 
-def median_step(result: dict[str, list[float]]) -> float:
-    """Median seconds per step, the first three (warm-up) left out."""
-    return statistics.median(result["seconds"][3:])
+def draw(pairs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Reward by step and by seconds of training, one line a run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    for side, colour in (("rlready", "#1b6ca8"), ("trl", "#d1603d")):
+        for i, pair in enumerate(pairs):
+            steps = pair["steps"][side]
+            rewards = [step["reward"] for step in steps]
+            spent = [pair["seconds"][side] * (n + 1) for n in range(len(steps))]
+            label = {"rlready": "rlready", "trl": "TRL"}[side] if i == 0 else None
+            left.plot(range(1, len(steps) + 1), rewards, color=colour, alpha=0.7, label=label)
+            right.plot(spent, rewards, color=colour, alpha=0.7)
+    left.set(xlabel="step", ylabel="mean reward (sampled at 1)", title="The same learning")
+    right.set(xlabel="seconds (median step x steps)", title="The time it takes")
+    left.legend(frameon=False)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
 
 
 def main() -> None:
-    """Choose threads, alternate the sides, write the ratios."""
+    """Warm-start, choose settings, run the pairs, write the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--child", nargs=5)
+    parser.add_argument("--steps", type=int, default=25, help="training steps a run")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of runs, a seed each")
+    parser.add_argument("--start", type=Path, help="folder of the warm-started policy; made there where it is missing")
     args = parser.parse_args()
-    if args.child:
-        side, start, steps, threads, seed = args.child
-        run = run_ours if side == "rlready" else run_trl
-        print(json.dumps(run(Path(start), int(steps), int(threads), int(seed))))
-        return
-
-    sys.path.insert(0, str(HERE))
-    import chain
-    from rlready.policy.tiny import save_policy
-
     with tempfile.TemporaryDirectory() as folder:
-        start = Path(folder) / "start"
-        save_policy(chain.warm_start(seed=0), start)
-        cores = os.cpu_count() or 1
-        options = sorted({1, min(2, cores), cores})
-        best: dict[str, int] = {}
-        for side in ("rlready", "trl"):
-            timed = {n: median_step(child(side, start, 8, n, 99)) for n in options}
-            best[side] = min(timed, key=timed.__getitem__)
-            print(f"{side}: seconds a step by threads {({n: round(s, 3) for n, s in timed.items()})}", flush=True)
+        start = args.start or Path(folder) / "start"
+        if not start.exists():
+            save_policy(chain.warm_start(seed=0), start)
+        before = chain.accuracy(load_policy(start))
+        print(f"start: {before}", flush=True)
+        best, seconds = choose(start, 8)
+        print(f"seconds a step: {({name: round(s, 3) for name, s in seconds.items()})}", flush=True)
         pairs = []
         for seed in range(args.pairs):
-            ours = child("rlready", start, args.steps, best["rlready"], seed)
-            theirs = child("trl", start, args.steps, best["trl"], seed)
-            pairs.append({"seed": seed, "rlready": ours, "trl": theirs, "ratio": median_step(theirs) / median_step(ours)})
-            print(
-                f"pair {seed}: rlready {median_step(ours):.3f} s, TRL {median_step(theirs):.3f} s a step, "
-                f"{pairs[-1]['ratio']:.1f}x; last rewards {statistics.mean(ours['rewards'][-5:]):.3f} and "
-                f"{statistics.mean(theirs['rewards'][-5:]):.3f}",
-                flush=True,
-            )
+            pairs.append(compare(start, args.steps, seed, best))
+            print({k: v for k, v in pairs[-1].items() if k != "steps"}, flush=True)
     ratios = [pair["ratio"] for pair in pairs]
     out = {
         "benchmark": "vs_trl",
         "setting": {"prompts": PROMPTS, "group": GROUP, "max_tokens": MAX_TOKENS, "lr": LR, "steps": args.steps},
-        "threads": best,
-        "ratio_median": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "reward_last5": {
-            side: [statistics.mean(pair[side]["rewards"][-5:]) for pair in pairs] for side in ("rlready", "trl")
-        },
+        "versions": versions(),
+        "start": before,
+        "tried": seconds,
+        "best": {side: str(setting) for side, setting in best.items()},
+        "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
+        "ratio of processor time": statistics.median(pair["ratio of processor time"] for pair in pairs),
+        "ratio of neighbouring steps": statistics.median(pair["ratio of neighbouring steps"] for pair in pairs),
+        "curves": curves(pairs),
         "pairs": pairs,
     }
-    path = HERE / "results" / "vs_trl.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(out, indent=1) + "\n")
-    print(f"TRL's step takes {out['ratio_median']:.1f}x as long (median of {len(ratios)} pairs). Written to {path}.")
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "vs_trl.json").write_text(json.dumps(out, indent=1) + "\n")
+    draw(pairs, RESULTS / "vs_trl.png")
+    print(f"TRL's step takes {statistics.median(ratios):.1f}x as long (median of {len(ratios)} pairs).")
+
+
+def versions() -> dict[str, str]:
+    """Of what was compared."""
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "transformers", "trl", "rlready")}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""Drives several sides in lockstep: a step of the first, a step of the second, and so on, then again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Self
+
+from sides import Setting, Step
+
+
+class Side:
+    """One side's process. Use as a context manager: the process ends with it."""
+
+    def __init__(self, start: Path, steps: int, seed: int, setting: Setting) -> None:
+        """Start the process; it loads its model meanwhile."""
+        self.setting = setting
+        self._errors: IO[str] = tempfile.TemporaryFile("w+")
+        command = [
+            sys.executable, str(Path(__file__).parent / "sides.py"),
+            str(start), str(steps), str(seed), json.dumps(asdict(setting)),
+        ]  # fmt: skip
+        env = os.environ | {
+            "OMP_NUM_THREADS": str(setting.threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            command, env=env, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+        )
+
+    def __enter__(self) -> Self:
+        """The process itself was started already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def ready(self) -> None:
+        """Wait until the model is loaded."""
+        self._line()
+
+    def step(self) -> Step:
+        """Order one step and wait for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("step\n")
+        self._process.stdin.flush()
+        return Step(**json.loads(self._line()))
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise SystemExit(f"{self.setting} failed:\n{self._errors.read()[-3000:]}")
+        return line
+
+
+def lockstep(start: Path, steps: int, seed: int, settings: Sequence[Setting]) -> list[list[Step]]:
+    """Train all sides from the same weights on the same tasks, alternating step by step; each side's steps."""
+    with ExitStack() as stack:
+        sides = [stack.enter_context(Side(start, steps, seed, setting)) for setting in settings]
+        for side in sides:
+            side.ready()
+        out: list[list[Step]] = [[] for _ in sides]
+        for _ in range(steps):
+            for taken, side in zip(out, sides, strict=True):
+                taken.append(side.step())
+        return out
