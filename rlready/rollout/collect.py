@@ -285,7 +285,7 @@ class Collector:
             reason, times = bad.most_common(1)[0]
             raise UserError(
                 f"{failed} of the last {seen} episodes failed, more than max_failures={self.max_failures:g} allows. "
-                f"Commonest reason ({times} times): {reason}. Mend it, or raise max_failures."
+                f"Commonest reason ({times} times): {reason.rstrip('.')}. Mend it, or raise max_failures."
             )
 
     def _lag(self, groups: Sequence[Group]) -> int:
@@ -441,9 +441,13 @@ async def play_many(
 
 
 def why_excluded(trajectory: Trajectory) -> str:
-    """Why an episode is excluded, in words; empty for a good one."""
+    """Why an episode is excluded, in words; empty for a good one.
+
+    The task's id is left out, so that the same accident on many tasks is one reason.
+    """
     if trajectory.failure is not None:
         return trajectory.failure
     if trajectory.excluded:
-        return f"the grader failed: {trajectory.info.get('note') or 'no score'}"
+        note = str(trajectory.info.get("note") or "no score")
+        return f"the grader failed: {note.replace(f' for task {trajectory.task.id}', '')}".rstrip(".")
     return ""

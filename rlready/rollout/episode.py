@@ -123,10 +123,12 @@ class _Episode:
         if plain:
             trajectory.info["env"] = plain
         activity.enter("score")
+        activity.board.check()
         self.grade(await _drive(self.tasks.score(trajectory.task, trajectory), activity))
 
     async def boot(self, factory: EnvFactory) -> Observation:
         self.activity.enter("boot")
+        self.activity.board.check()
         began = perf_counter()
         try:
             env = factory()
@@ -142,6 +144,7 @@ class _Episode:
 
     async def call(self, name: str, method: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Await a method of the environment; whatever it raises is its failure."""
+        self.activity.board.check()  # of many episodes that would block the loop, only the first does
         try:
             awaitable = method(*args)
             if not isinstance(awaitable, Awaitable):
@@ -153,6 +156,8 @@ class _Episode:
 
     def fault(self, what: str, error: Exception) -> EnvError:
         log.debug("environment failure in task %s", self.trajectory.task.id, exc_info=error)
+        if isinstance(error, EnvError):  # says it all itself
+            return EnvError(f"{self.activity.env}: {error}")
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename.rsplit('/', 1)[-1]}, line {frames[-1].lineno})" if frames else ""
         text = str(error)

@@ -5,8 +5,8 @@ Two ways to hang, two ways out:
     the event loop is blocked    an environment or reward sleeps without awaiting: the error is raised inside it
     nothing finishes             something awaits for ever and swallows its deadline: the collecting task is cancelled
 
-Both are logged first at half the limit (a warning), then at the limit (an error, with the stack of the loop's thread),
-and end as `Stuck`. Code that holds the interpreter lock without pause cannot be seen from a thread.
+Both are logged first at half the limit (a warning), then at the limit (an error; the stack of the loop's thread as
+info), and end as `Stuck`. Code that holds the interpreter lock without pause cannot be seen from a thread.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class Watchdog:
                 except RuntimeError:  # the loop is closed
                     return
             now = perf_counter()
-            if not self.board.live:
+            ending = self.board.stuck is not None and now - self._ticked < self.seconds  # cancelled, and not blocked
+            if not self.board.live or ending:
                 self._warned = False
                 self.board.moved = now
                 continue
@@ -217,10 +218,11 @@ class Watchdog:
         frame = sys._current_frames().get(self._ident)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
         if blocked:
-            words += f" It stands in {_innermost(frame)}. Let it await, or move the work to a thread or process."
+            words += f" It stands in {_innermost(frame)}. Let it await, or run it in a process of its own (envs.process.ProcessEnv)."
         else:
-            words += " Something awaits for ever and ignores its deadline."
-        log.error("%s\nStack of the event loop's thread:\n%s", words, stack)
+            words += " Something awaits for ever and ignores its deadline: it must let CancelledError through."
+        log.error("%s", words)
+        log.info("Stack of the event loop's thread:\n%s", stack)
         self.board.stuck = Stuck(words)
         self._ticked = self.board.moved = now  # the next attempt comes after another limit
         if not blocked:

@@ -1,6 +1,7 @@
 """A hang is never silent: it is named in the log and ends the run."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -11,6 +12,7 @@ from rlready.curriculum.samplers import Uniform
 from rlready.errors import UserError
 from rlready.rollout.actors import PolicyActor
 from rlready.rollout.collect import Collector, play_many
+from rlready.rollout.gather import settle
 from rlready.rollout.watchdog import Board, Stuck, Watchdog
 from tests.rollout.rollout_fakes import Broken, Lamps, lamps, policy
 
@@ -28,15 +30,56 @@ def test_a_blocking_environment_is_named_and_interrupted(caplog):
     tasks = lamps(4)
     c = Collector(policy(), Sleepy, tasks, Uniform(tasks), group_size=2, max_steps=6, deadline=60, watchdog=0.6)
     began = time.perf_counter()
-    with caplog.at_level(logging.WARNING), pytest.raises(Stuck) as caught:
+    with caplog.at_level(logging.INFO), pytest.raises(Stuck) as caught:
         c.collect_sync(4)
     assert time.perf_counter() - began < 5  # the sleep of 20 s itself was interrupted
     assert isinstance(caught.value, UserError)
     text = str(caught.value)
     assert f"Sleepy, task {tasks[1].id}, phase env" in text and "Sleepy.step (test_watchdog.py, line" in text
     levels = [r.levelname for r in caplog.records if r.name == "rlready.rollout.watchdog"]
-    assert levels == ["WARNING", "ERROR"]
+    assert levels == ["WARNING", "ERROR", "INFO"]
     assert "time.sleep(20)" in caplog.text  # the stack of the loop's thread
+
+
+def test_of_many_episodes_that_would_block_only_the_first_does():
+    class Sleeper(Lamps):
+        async def step(self, action):
+            time.sleep(20)
+
+    tasks = lamps(2)
+    c = Collector(policy(), Sleeper, tasks, Uniform(tasks), group_size=8, max_steps=6, deadline=60, watchdog=0.6)
+    began = time.perf_counter()
+    with pytest.raises(Stuck, match="Sleeper"):
+        c.collect_sync(2)
+    assert time.perf_counter() - began < 3  # 16 episodes of 0.6 s each would be 10
+
+
+def test_one_that_never_yields_to_cancellation_is_abandoned_also_at_the_end_of_the_loop(monkeypatch):
+    async def quick(tasks, seconds=15.0):
+        await settle(tasks, 0.3)
+
+    monkeypatch.setattr("rlready.rollout.gather.settle", quick)
+
+    class Mule(Lamps):
+        async def step(self, action):
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(60)
+
+    tasks = lamps(1)
+    c = Collector(policy(), Mule, tasks, Uniform(tasks), group_size=2, max_steps=6, deadline=0.3, watchdog=0.8)
+    failed = []
+
+    def main():
+        try:
+            c.collect_sync(1)
+        except Stuck as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    thread.join(timeout=8)
+    assert failed and "ignores its deadline" in failed[0]
 
 
 def test_a_blocking_reward_is_named_although_scorers_swallow_exceptions():
