@@ -262,6 +262,15 @@ class Run:
         self._write_header("running")
         return folder
 
+    def note(self, **facts: Any) -> None:
+        """Keep facts in `run.json`, such as `note(threads=1)`; JSON-ready values."""
+        self._header |= facts
+        self._write_header("running")
+
+    def noted(self, name: str) -> Any:
+        """A fact that was kept, at creation or by `note`; None where there is none."""
+        return self._header.get(name)
+
     @property
     def fresh(self) -> bool:
         """Whether the present stage has no checkpoint yet."""

@@ -149,6 +149,7 @@ def train(
                 load_checkpoint(healthy, {"learner": learner, "algorithm": algorithm})
                 policy.sync()
                 run.log(step, metrics | {"halted": 1.0})
+                run.note(halted={"stage": run.scope, "step": step, "reason": halt})
                 run.say(f"Training halted at step {step}: {halt}. The policy is that of {healthy.name}.")
                 return
             run.log(step, metrics)

@@ -6,13 +6,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from rlready.errors import UserError
+
+if TYPE_CHECKING:
+    from rlready.run import Run
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
 RootOption = Annotated[str, typer.Option("--root", help="The folder that holds the runs.")]
@@ -60,3 +63,15 @@ class Commands(TyperGroup):
 def _path(ctx: Any) -> str:
     name = "rlready"
     return f"{name} {ctx.invoked_subcommand}" if ctx.invoked_subcommand else name
+
+
+def use_threads(run: Run) -> None:
+    """Choose the number of torch threads by a short measurement, and say so.
+
+    A resumed run keeps the number it had: another one rounds differently, and resumed would not equal uninterrupted.
+    """
+    from rlready.policy.threads import choose_threads
+
+    choice = choose_threads(run.noted("threads"))
+    run.note(threads=choice.threads)
+    run.say(str(choice))

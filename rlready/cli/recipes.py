@@ -19,6 +19,7 @@ from rlready.cli.common import (
     ShowConfigOption,
     out,
     print_json,
+    use_threads,
 )
 from rlready.errors import UserError
 from rlready.recipes import registry
@@ -93,6 +94,7 @@ def run(
             progress="quiet" if quiet else "auto", recipe=paper.slug, preset=preset, commit=source_commit(),
         ) as opened:  # fmt: skip
             opened.say(f"{paper.name}, preset {preset}, seed {opened.seed}: {opened.dir}")
+            use_threads(opened)
             report = function(opened, **given)
             reports.append((opened, report))
         if not as_json:

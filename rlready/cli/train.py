@@ -18,6 +18,7 @@ from rlready.cli.common import (
     ShowConfigOption,
     out,
     print_json,
+    use_threads,
 )
 from rlready.errors import UserError, did_you_mean
 
@@ -89,6 +90,7 @@ def train(
         subject.name, settings, seed, root=root, resume=resume, progress="quiet" if quiet else "auto",
         **about,
     ) as run:  # fmt: skip
+        use_threads(run)
         policy = build.tiny_policy(subject, settings, run.seed)
         sizes = ", ".join(f"{len(t)} {name}" for name, t in subject.splits.items())
         split = sizes if subject.cut else f"{len(subject.splits['train'])} tasks, too few to split: dev is train"
