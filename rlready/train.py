@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm
-from rlready.checkpoint import Stateful, load_checkpoint
+from rlready.checkpoint import SavesFolder, Stateful, load_checkpoint
 from rlready.policy.base import Policy, require_learner
 from rlready.stopping import StopRule
 from rlready.types import Group
@@ -108,6 +108,7 @@ def train(
     """
     learner: Stateful = require_learner(policy)
     parts: dict[str, Stateful] = {"learner": learner, "algorithm": algorithm, "collector": collector}
+    model = policy if isinstance(policy, SavesFolder) else None
     remembering: list[Any] = [rule for rule in stop_rules if hasattr(rule, "state_dict")]
     parts |= {f"stop_rule_{i}": rule for i, rule in enumerate(remembering)}
 
@@ -133,7 +134,7 @@ def train(
             first: dict[str, float] = {}
             await measure(0, first)
             run.log(0, first)
-        healthy = run.save(done, parts) if done < steps else None
+        healthy = run.save(done, parts, model=model) if done < steps else None
         for step in run.steps(steps):
             spent = collector.transitions
             groups = await collector.collect(groups_per_step)
@@ -155,7 +156,7 @@ def train(
             run.log(step, metrics)
             if step == steps or (save_every > 0 and step % save_every == 0):
                 score = metrics.get("eval/success", math.nan)
-                healthy = run.save(step, parts, score=score if math.isfinite(score) else None)
+                healthy = run.save(step, parts, score=score if math.isfinite(score) else None, model=model)
 
     async def guarded() -> None:
         try:

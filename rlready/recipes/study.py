@@ -169,7 +169,6 @@ class Study:
             out[f"temperature/{arm.name}"] = arm.temperature
         return out
 
-
     def draw(self, path: Path) -> str:
         """Draw every arm's success on the headline task set, greedy, tuned and at 1, with 95% intervals.
 

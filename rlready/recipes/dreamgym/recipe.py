@@ -62,7 +62,7 @@ class Config:
 
     demonstrations: int = 2000
     own_logs: int = 3000
-    random_logs: int = 1000
+    random_logs: int = 2000
     batch_tokens: int = 3000
     clone_epochs: int = 5
     clone_lr: float = 1e-3
@@ -80,7 +80,7 @@ class Config:
     test_tasks: int | None = None
     dev_tasks: int | None = None
     agent: TinyConfig = field(default_factory=lambda: TinyConfig(dim=128, layers=4, heads=4, kv_heads=1))
-    model: DreamConfig = field(default_factory=DreamConfig)
+    model: DreamConfig = field(default_factory=lambda: DreamConfig(epochs=4))
     dream: DreamOptions = field(default_factory=lambda: DreamOptions(check_every=20, check_tasks=40))
 
 
@@ -140,7 +140,7 @@ def small(run: Run, config: Config | None = None) -> Report:
     async def look(policy: Policy) -> Evaluation:
         return await evaluate(policy, _head(dev, config.eval_tasks), world.env, seed=run.seed)
 
-    # RL in reality: the full budget, and the small one 
+    # RL in reality: the full budget, and the small one
     real = RealRL(run, world, tasks, look, config)
     study.arm("real GRPO", *real(start, config.lr, config.iterations))
     few, epochs = max(1, int(config.real_share * config.iterations)), config.few_epochs
