@@ -171,4 +171,4 @@ def test_a_damaged_results_file_is_named(tmp_path: Path) -> None:
 def test_commit_outside_of_a_checkout_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims_module, "__file__", str(tmp_path / "claims.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert claims_module.commit() == ""
+    assert claims_module.source_commit() == ""
