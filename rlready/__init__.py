@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rlready.envs.check import check_env
     from rlready.run_read import load_run
     from rlready.seeds import hashed_uniform
+    from rlready.start import fit, tiny_policy
     from rlready.tasks.base import TaskSet
     from rlready.tasks.check import check_taskset
     from rlready.types import Group, Message, Row, Score, Task, Trajectory, Transition, Turn, Verdict
@@ -23,8 +24,10 @@ _HOME = {
     "TaskSet": "rlready.tasks.base",
     "check_env": "rlready.envs.check",
     "check_taskset": "rlready.tasks.check",
+    "fit": "rlready.start",
     "hashed_uniform": "rlready.seeds",
     "load_run": "rlready.run_read",
+    "tiny_policy": "rlready.start",
     **dict.fromkeys(
         ("Group", "Message", "Row", "Score", "Task", "Trajectory", "Transition", "Turn", "Verdict"), "rlready.types"
     ),
@@ -46,8 +49,10 @@ __all__ = [
     "Verdict",
     "check_env",
     "check_taskset",
+    "fit",
     "hashed_uniform",
     "load_run",
+    "tiny_policy",
 ]
 
 

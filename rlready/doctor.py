@@ -18,16 +18,21 @@ from rlready.rollout.compile import compile_groups
 from rlready.types import Group, Message, Task, Trajectory, Turn
 
 
-def check_template(tasks: Sequence[Task], renderer: Renderer, *, answers: Sequence[str] = ()) -> Findings:
+def check_template(
+    tasks: Sequence[Task], renderer: Renderer, *, answers: Sequence[str] = (), room: int | None = None
+) -> Findings:
     """Check that messages survive their way to token ids, and that the dialect only appends.
 
     Args:
         tasks: some tasks.
         renderer: the policy's.
         answers: texts that a policy could say; by default strings of the tasks' data.
+        room: tokens that a prompt may have; None for no limit.
     """
     findings = Findings("template")
-    lengths, distinct = [], set()
+    lengths: list[int] = []
+    distinct: dict[tuple[int, ...], tuple[Message, ...]] = {}
+    alike = 0
     for task in tasks:
         try:
             prompt = renderer.render(task.prompt)
@@ -35,17 +40,22 @@ def check_template(tasks: Sequence[Task], renderer: Renderer, *, answers: Sequen
             findings.error("template", f"task {task.id} cannot be rendered: {error}")
             continue
         lengths.append(len(prompt))
-        distinct.add(tuple(prompt))
+        alike += distinct.setdefault(tuple(prompt), task.prompt) != task.prompt
+        if room is not None and len(prompt) > room:
+            findings.error(
+                "template",
+                f"task {task.id}: the prompt has {len(prompt)} tokens, and the model has room for {room}. "
+                "Raise tiny.max_len, or leave the task out.",
+            )
+            continue
         shown = renderer.decode(prompt)
         for message in task.prompt:
             if _words(message.text) not in _words(shown):
                 findings.error("template", f"task {task.id}: the {message.role} message is not what the ids decode to.")
         for answer in answers or _answers(task):
             _check_answer(task, answer, prompt, renderer, findings)
-    if len(distinct) < len(lengths):
-        findings.warning(
-            "template", f"{len(lengths) - len(distinct)} of {len(lengths)} prompts have the ids of another."
-        )
+    if alike:
+        findings.warning("template", f"{alike} of {len(lengths)} prompts have the ids of a prompt with other words.")
     if lengths:
         findings.note(
             "template", f"prompts have {min(lengths)} to {max(lengths)} tokens, {np.mean(lengths):.0f} on average."

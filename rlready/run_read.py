@@ -257,7 +257,8 @@ class Trajectories(Sequence[LoggedTrajectory]):
 
 def token_decoder(folder: Path) -> Decode | None:
     """The text of each token, by the tokenizer of the run's newest checkpoint; None where there is none."""
-    found = sorted([*folder.glob("checkpoints/*/step-*/model/tokenizer.json"), *folder.glob("model/tokenizer.json")])
+    kept = ("tokenizer/tokenizer.json", "model/tokenizer.json", "checkpoints/*/step-*/model/tokenizer.json")
+    found = [path for pattern in kept for path in sorted(folder.glob(pattern))]
     if not found:
         return None
     from tokenizers import Tokenizer

@@ -127,7 +127,14 @@ class Task:
     id: str = ""
 
     def __post_init__(self) -> None:
-        """Derive the content-hashed id."""
+        """Derive the content-hashed id.
+
+        Raises:
+            TypeError: the prompt is a text, not messages.
+        """
+        given: object = self.prompt
+        if isinstance(given, str):
+            raise TypeError('the prompt of a Task is a tuple of messages; Task.of("...", answer=...) takes a text')
         if not self.id:
             body = json.dumps([[m.to_json() for m in self.prompt], self.data], sort_keys=True, default=str)
             object.__setattr__(self, "id", _digest(body.encode()))

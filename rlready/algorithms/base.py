@@ -118,7 +118,11 @@ class Algorithm:
         return True
 
     async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
-        """Learn from groups; return metrics averaged over optimizer steps."""
+        """Learn from groups; return metrics averaged over optimizer steps.
+
+        `credit` sees the valid trajectories alone, so an author need not think of failed ones.
+        """
+        groups = [group if len(group.valid) == len(group) else Group(group.task, group.valid) for group in groups]
         await self.credit(groups, policy)
         return self.fit(policy, compile_groups(groups, streams=self.streams))
 

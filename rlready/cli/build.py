@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import math
+import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, make_dataclass, replace
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from rlready.algorithms import ALGORITHMS, Algorithm
 from rlready.envs.base import Env, EnvFactory
-from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError, did_you_mean
 from rlready.policy.base import OptimizerConfig
-from rlready.policy.render import ChatRenderer
 from rlready.policy.tiny import TinyConfig, TinyPolicy
-from rlready.policy.tokenize import TextTokenizer, bpe_tokenizer, word_tokenizer
-from rlready.tasks.base import TaskSet
+from rlready.policy.tiny.save import fresh_folder
+from rlready.policy.tokenize import TextTokenizer
+from rlready.start import build_tokenizer, chat, listen, texts_of, tiny_policy
+from rlready.tasks.base import TaskSet, score_by_env
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
-_FEWEST_TO_SPLIT, _MOST_WORDS = 20, 2000
+_FEWEST_TO_SPLIT = 20
+_LEAST = {"steps": 1, "groups": 1, "group_size": 1, "max_tokens": 1, "max_steps": 1, "eval_every": 0, "save_every": 0}
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,12 @@ class TrainConfig:
         temperature: of sampling.
         max_tokens: longest answer, in tokens.
         max_steps: most actions per episode; only where an environment has many.
-        eval_every: steps between evaluations on dev; 0 evaluates at the end only.
-        save_every: steps between checkpoints.
+        deadline: seconds per episode: boot, steps and grading.
+        max_failures: share of episodes whose environment or grader may fail before training stops.
+        eval_every: steps between evaluations on dev; 0 evaluates before the first step and after the last only.
+        save_every: steps between checkpoints; 0 writes one before the first step and one after the last only.
         tokenizer: "words" (every word of the tasks is one token), "bpe" (can write anything), or "auto": words where
-            there are at most 2,000.
+            there are at most 2,000 and no environment that may say others.
         vocab_size: of the "bpe" tokenizer.
         optimizer: learning rate and all that.
         tiny: shape of the tiny transformer.
@@ -50,12 +57,35 @@ class TrainConfig:
     temperature: float = 1.0
     max_tokens: int = 32
     max_steps: int = 50
+    deadline: float = 60.0
+    max_failures: float = 0.05
     eval_every: int = 20
     save_every: int = 20
     tokenizer: Literal["auto", "words", "bpe"] = "auto"
     vocab_size: int = 1024
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
     tiny: TinyConfig = field(default_factory=lambda: TinyConfig(dim=64, layers=2, heads=4, kv_heads=1))
+
+    def __post_init__(self) -> None:
+        """Check what cannot work.
+
+        Raises:
+            UserError: a number is out of range; names the key.
+        """
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        if not 0 < self.temperature < math.inf:
+            raise UserError(
+                f"temperature is {self.temperature:g}; it must be above 0, since training learns from episodes that "
+                "differ. (rlready eval decodes greedily.)"
+            )
+        if not self.deadline > 0:
+            raise UserError(f"deadline is {self.deadline:g} seconds; it must be above 0.")
+        if not 0 <= self.max_failures <= 1:
+            raise UserError(f"max_failures is {self.max_failures:g}; it is a share, between 0 and 1.")
+        if not 0 <= self.optimizer.lr < math.inf:
+            raise UserError(f"optimizer.lr is {self.optimizer.lr:g}; it must be a number that is not negative.")
 
 
 def config_type(algorithm: str) -> type[Any]:
@@ -75,12 +105,14 @@ class Subject:
         splits: "train", "dev" and "test"; the same tasks three times where they are too few to cut.
         env: makes environments.
         cut: whether the splits are disjoint.
+        played: whether the environment is one of the user's own, and not a question and its answer.
     """
 
     name: str
     splits: Mapping[str, TaskSet]
     env: EnvFactory
     cut: bool
+    played: bool = False
 
     @property
     def everything(self) -> list[TaskSet]:
@@ -96,7 +128,8 @@ def subject(target: str, env: str | None = None) -> Subject:
     """
     found = load_object(target, default="tasks")
     if callable(found):
-        found = found()
+        with blamed(target.partition(":")[0]):
+            found = found()
     name = Path(target.partition(":")[0]).stem
     if isinstance(found, TaskSet):
         cut = len(found) >= _FEWEST_TO_SPLIT
@@ -109,11 +142,16 @@ def subject(target: str, env: str | None = None) -> Subject:
         cut, splits = len(found) > 1, {n: found.get(n, found.get("test", found["train"])) for n in SHARES} | dict(found)
     else:
         raise UserError(
-            f"{target} is a {type(found).__name__}; a TaskSet, or a mapping of split names to them, is wanted."
+            f"{target} is of type {type(found).__name__}; a TaskSet, or a mapping of split names to them, is wanted."
         )
     if not len(splits["train"]):
         raise UserError(f"{target} holds no tasks.")
-    return Subject(name, splits, environment(env, splits["train"]), cut)
+    if env is None and any(s.scorer is score_by_env for s in splits.values()):
+        raise UserError(
+            f"The tasks of {target} have no score, and without --env nothing else gives a reward. Pass score=... to "
+            'the task set, such as score=rlready.rewards.math("answer"), or name an environment by --env.'
+        )
+    return Subject(name, splits, environment(env, splits["train"]), cut, played=env is not None)
 
 
 def environment(target: str | None, tasks: TaskSet) -> EnvFactory:
@@ -125,8 +163,7 @@ def environment(target: str | None, tasks: TaskSet) -> EnvFactory:
         UserError: no such file or name, or it is not an environment.
     """
     if target is None:
-        limited = all(isinstance(t.data.get("choices"), (list, tuple)) and t.data["choices"] for t in tasks)
-        return lambda: ChatEnv(choices="choices" if limited else None)
+        return chat(tasks)
     found = load_object(target, default="env")
     if not callable(found) or (isinstance(found, type) and not issubclass(found, Env)):
         raise UserError(
@@ -139,6 +176,7 @@ def environment(target: str | None, tasks: TaskSet) -> EnvFactory:
             raise UserError(f"{target} made a {type(made).__name__}, not an Env.")
         return made
 
+    make.__name__ = target.partition(":")[2] or "env"
     return make
 
 
@@ -164,6 +202,15 @@ def _load_module(place: str) -> ModuleType:
 
         if place in {p.slug for p in papers()}:
             raise UserError(f"{place} is a recipe; start it with: rlready run {place}")
+        if path.suffix in (".jsonl", ".json", ".parquet", ".csv") and path.exists():
+            reader = "from_parquet" if path.suffix == ".parquet" else "from_jsonl"
+            raise UserError(
+                f"{place} is data. Say what to do with it in a file my_task.py, such as tasks = rlready.TaskSet."
+                f'{reader}("{place}", prompt="question", score=rlready.rewards.math("answer")), '
+                "and give my_task.py:tasks."
+            )
+        if not re.fullmatch(r"\w+(\.\w+)*", place):
+            raise UserError(f'"{place}" is no Python file or module. Give a file and a name, such as my_task.py:tasks.')
         try:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
@@ -172,18 +219,40 @@ def _load_module(place: str) -> ModuleType:
                     f"There is no module {place}. Give a file and a name, such as my_task.py:tasks."
                 ) from error
             raise
-    if not path.exists():
+    if not path.is_file():
         raise UserError(f"There is no file {path}. Give a file and a name, such as my_task.py:tasks.")
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    try:
+    with blamed(place):
         spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def blamed(place: str) -> Iterator[None]:
+    """Say in one sentence what a user's own file raised, and in which of its lines.
+
+    Raises:
+        UserError: it raised something, or is not Python.
+    """
+    try:
+        yield
     except SyntaxError as error:
         raise UserError(f"{error.filename}, line {error.lineno}, column {error.offset}: {error.msg}.") from error
-    return module
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if Path(f.filename).resolve() == Path(place).resolve()]
+        if not own:
+            raise
+        text = traceback.format_exception_only(error)[-1].strip().rstrip(".")
+        last = frames[-1]
+        deeper = "" if last is own[-1] else f" ({Path(last.filename).name}, line {last.lineno})"
+        raise UserError(f"{place}, line {own[-1].lineno}: {text}{deeper}.") from error
 
 
 def check_algorithm(name: str) -> None:
@@ -213,29 +282,70 @@ def check_model(model: str) -> None:
         )
 
 
+def check_settings(config: TrainConfig, algorithm: str) -> None:
+    """Refuse settings under which an algorithm learns nothing.
+
+    Raises:
+        UserError: an algorithm that compares the episodes of a group has groups of one.
+    """
+    if config.group_size < 2 and algorithm.lower() in ("grpo", "rloo"):
+        raise UserError(
+            f"group_size is {config.group_size}, and {algorithm.lower()} compares the episodes of a group, so it needs "
+            "at least 2. Or use --algorithm reinforce or ppo."
+        )
+
+
+def check_lengths(subject: Subject, policy: TinyPolicy, max_tokens: int) -> None:
+    """Refuse prompts that leave no room for an answer, before the first step and not in the middle of a run.
+
+    Raises:
+        UserError: a prompt is too long; names the task.
+    """
+    if subject.played:
+        return
+    most = policy.config.max_len - max_tokens
+    for tasks in subject.everything:
+        for task in tasks:
+            length = len(policy.renderer.render(task.prompt))
+            if length > most:
+                raise UserError(
+                    f"The prompt of task {task.id} ({tasks.name}) has {length} tokens; with answers of {max_tokens} "
+                    f"the model's {policy.config.max_len} leave room for {max(most, 0)}. Set "
+                    f"tiny.max_len={length + max_tokens}, or leave such tasks out."
+                )
+
+
 def tokenizer(
-    subject: Subject, kind: Literal["auto", "words", "bpe"] = "auto", vocab_size: int = 1024
+    subject: Subject, kind: Literal["auto", "words", "bpe"] = "auto", vocab_size: int = 1024, seed: int = 0
 ) -> TextTokenizer:
-    """A tokenizer of the tasks' text: prompts and all strings of their data, so that answers can be written."""
-    texts = [text for tasks in subject.everything for task in tasks for text in _texts(task.prompt, task.data)]
-    if kind == "auto":
-        words = {word for text in texts for word in text.split()}
-        kind = "words" if len(words) <= _MOST_WORDS else "bpe"
-    if kind == "words":
-        return word_tokenizer(texts, ("<s>", "<turn>", "<end>"))
-    return bpe_tokenizer(texts, vocab_size)
+    """A tokenizer of what tasks hold and, after a few episodes of random play, of what the environment says."""
+    texts = [text for tasks in subject.everything for text in texts_of(tasks)]
+    if subject.played:
+        texts += listen(subject.splits["train"], subject.env, seed=seed)
+    return build_tokenizer(texts, "bpe" if kind == "auto" and subject.played else kind, vocab_size)
 
 
-def renderer(subject: Subject, kind: Literal["auto", "words", "bpe"] = "auto", vocab_size: int = 1024) -> ChatRenderer:
-    """The compact dialect over `tokenizer`, every turn closed by an end token."""
-    return ChatRenderer(tokenizer(subject, kind, vocab_size), bos="<s>", turn="<turn>", end="<end>")
+def policy_of(subject: Subject, config: TrainConfig, seed: int, folder: Path) -> TinyPolicy:
+    """The tiny policy of a run, from scratch: its tokenizer is the one in `folder`, or a new one that is kept there.
+
+    So a run that is resumed or evaluated reads its ids as it learned them, whatever became of the tasks.
+    """
+    place = folder / "tokenizer"
+    if place.exists():
+        words = TextTokenizer.load(place)
+    else:
+        words = tokenizer(subject, config.tokenizer, config.vocab_size, seed)
+        with fresh_folder(place) as work:
+            words.save(work, bos="<s>", eos="<end>")
+    return tiny_policy(
+        subject.splits["train"], tokenizer=words, shape=config.tiny, optimizer=config.optimizer, seed=seed
+    )
 
 
-def tiny_policy(subject: Subject, config: TrainConfig, seed: int) -> TinyPolicy:
-    """A tiny transformer from scratch, with a tokenizer of the tasks' text."""
-    render = renderer(subject, config.tokenizer, config.vocab_size)
-    shape = replace(config.tiny, vocab_size=len(render.tokenizer))
-    return TinyPolicy.create(render, shape, seed=seed, optimizer=config.optimizer)
+def same_target(a: str, b: str) -> bool:
+    """Whether two of `file.py:name` mean the same, wherever the command was started."""
+    (file_a, _, name_a), (file_b, _, name_b) = a.partition(":"), b.partition(":")
+    return Path(file_a).name == Path(file_b).name and name_a == name_b
 
 
 def algorithm_of(config: Any, name: str) -> Algorithm:
@@ -243,18 +353,3 @@ def algorithm_of(config: Any, name: str) -> Algorithm:
     found = getattr(config, name.lower())
     assert isinstance(found, Algorithm)
     return found
-
-
-def _texts(prompt: Iterable[Any], data: Any) -> Iterable[str]:
-    yield from (message.text for message in prompt)
-    stack = [data]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            stack += value.values()
-        elif isinstance(value, (list, tuple)):
-            stack += value
-        elif isinstance(value, (int, float)):
-            yield str(value)

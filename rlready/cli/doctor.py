@@ -28,12 +28,16 @@ def doctor(
     """
     from rlready.cli import build
     from rlready.doctor import check_mask, check_template
+    from rlready.start import dialect
     from rlready.tasks.check import check_taskset
 
     subject = build.subject(tasks, env)
     some = subject.splits["train"].head(limit)
-    renderer = build.renderer(subject)
-    reports = [check_template(some.tasks, renderer), check_mask(some.tasks, renderer), check_taskset(some)]
+    renderer = dialect(build.tokenizer(subject))
+    default = build.TrainConfig()
+    room = None if subject.played else default.tiny.max_len - default.max_tokens
+    template = check_template(some.tasks, renderer, room=room)
+    reports = [template, check_mask(some.tasks, renderer), check_taskset(some)]
     if env is not None:
         from rlready.envs.check import check_env
 

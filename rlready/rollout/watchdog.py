@@ -218,7 +218,8 @@ class Watchdog:
         frame = sys._current_frames().get(self._ident)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
         if blocked:
-            words += f" It stands in {_innermost(frame)}. Let it await, or run it in a process of its own (envs.process.ProcessEnv)."
+            words += f" It stands in {_innermost(frame)}. Let it await, or move it out: envs.process.ProcessEnv for an "
+            words += "environment, scoring.as_scorer(reward, thread=True) for a reward."
         else:
             words += " Something awaits for ever and ignores its deadline: it must let CancelledError through."
         log.error("%s", words)

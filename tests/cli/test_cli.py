@@ -53,6 +53,18 @@ def full(run, config=None, plan=False):
         return "One model of 8B parameters, 16 GB."
     raise AssertionError("not here")
 '''
+DOOR = """
+import rlready as rl
+
+class Door(rl.Env):
+    async def reset(self, task, seed):
+        return rl.Observation("A door.", actions=["open sesame", "wait"])
+
+    async def step(self, action):
+        return rl.Step(rl.Observation("It opens."), float(action != "wait"), terminated=True)
+
+tasks = rl.TaskSet([rl.Task(data={"n": n}) for n in range(4)])
+"""
 PAPER = """
 number = 1
 slug = "toy"
@@ -78,8 +90,16 @@ tasks = rl.TaskSet(
     score=lambda task, trajectory: float(trajectory.turns[-1].text == task.data["answer"]),
 )
 few = tasks.head(6)
+paid = rl.TaskSet(tasks, score=lambda task, trajectory: 1.0)
+unscored = rl.TaskSet(tasks)
 number = 3
 """
+SLIPS = {
+    "slip.py": "import rlready\nimport rlreedy\n",
+    "late_slip.py": "import rlready\n\ndef tasks():\n    return {}['a']\n",
+    "helped.py": "from helper import half\n\ntasks = half(0)\n",
+    "helper.py": "def half(x):\n    return 1 / x\n",
+}
 TRAIN = ("steps=6", "groups=4", "group_size=4", "eval_every=3", "save_every=2", "tiny.dim=16", "tiny.layers=1")
 
 
@@ -88,7 +108,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    (tmp_path / "my_task.py").write_text(TASKS)
+    for name, text in {"my_task.py": TASKS, "data.jsonl": "{}\n"}.items() | SLIPS.items():
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 
@@ -237,12 +258,26 @@ def test_run_settings(toy: Path) -> None:
         (("train", "my_task.py:tasks", "-a", "sft"), "sft learns from demonstrations"),
         (("train", "my_task.py:tasks", "-m", "hf:X"), '"hf:X" cannot be trained yet: models other than tiny come'),
         (("train", "my_task.py:task"), 'Unknown name "task". Did you mean tasks'),
-        (("train", "my_task.py:number"), "my_task.py:number is a int; a TaskSet"),
+        (("train", "my_task.py:number"), "my_task.py:number is of type int; a TaskSet"),
         (("train", "my_tsk.py:tasks"), "There is no file my_tsk.py."),
         (("train", "no_such_module:tasks"), "There is no module no_such_module."),
         (("train", "toy"), "toy is a recipe; start it with: rlready run toy"),
         (("train", "my_task.py:tasks", "grpo.clip_hihg=1"), 'Unknown key "grpo.clip_hihg". Did you mean'),
         (("train", "my_task.py:tasks", "--env", "my_task.py:number"), "my_task.py:number is no environment"),
+        (("train", "my_task.py:tasks", "steps=0"), "steps is 0; it must be at least 1."),
+        (("train", "my_task.py:tasks", "group_size=1"), "grpo compares the episodes of a group"),
+        (("train", "my_task.py:tasks", "temperature=0"), "temperature is 0; it must be above 0"),
+        (("train", "my_task.py:tasks", "max_tokens=0"), "max_tokens is 0; it must be at least 1."),
+        (("train", "my_task.py:tasks", "optimizer.lr=nan"), "optimizer.lr is nan; it must be a number"),
+        (("train", "my_task.py:tasks", "max_failures=2"), "max_failures is 2; it is a share, between 0 and 1."),
+        (("train", "my_task.py:tasks", "tiny.max_len=9", "--quiet"), "leave room for 0. Set tiny.max_len="),
+        (("train", "my_task.py:unscored"), "my_task.py:unscored have no score, and without --env nothing else gives"),
+        (("doctor", "my_task.py:unscored"), "my_task.py:unscored have no score"),
+        (("train", "slip.py"), "slip.py, line 2: ModuleNotFoundError: No module named 'rlreedy'."),
+        (("train", "late_slip.py"), "late_slip.py, line 4: KeyError: 'a'."),
+        (("train", "helped.py"), "helped.py, line 3: ZeroDivisionError: division by zero (helper.py, line 2)."),
+        (("train", "data.jsonl"), 'tasks = rlready.TaskSet.from_jsonl("data.jsonl", prompt="question"'),
+        (("train", "."), '"." is no Python file or module.'),
         (("doctor", "my_tsk.py"), "There is no file my_tsk.py."),
         (("eval", "x"), 'There is no run "x"'),
     ],
@@ -278,6 +313,43 @@ def test_a_damaged_run_does_not_hide_the_others(toy: Path) -> None:
 
 
 # -- train, eval, runs --
+
+
+def test_resume_takes_the_runs_own_algorithm_and_refuses_another_task(place: Path) -> None:
+    call("train", "my_task.py:tasks", "--quiet", "-a", "rloo", *TRAIN)
+    _, err = call("train", "my_task.py:few", "--resume", "my_task-1", code=2)
+    assert "made with tasks my_task.py:tasks, and now it is my_task.py:few" in err
+    _, err = call("train", "my_task.py:tasks", "-a", "grpo", "--resume", "my_task-1", code=2)
+    assert "made with --algorithm rloo, and now it is grpo" in err
+    assert "Resumed my_task-1 after step 6" in call("train", "my_task.py:tasks", "--resume", "my_task-1")[1]
+
+
+def test_a_run_of_a_recipe_is_not_resumed_by_train(toy: Path) -> None:
+    call("run", "toy")
+    _, err = call("train", "my_task.py:tasks", "--resume", "toy-small-1", code=2)
+    assert "was not made by rlready train. Go on with it by rlready run toy --resume toy-small-1" in err
+
+
+def test_a_run_keeps_its_tokenizer_whatever_becomes_of_the_tasks(place: Path) -> None:
+    call("train", "my_task.py:tasks", "--quiet", *TRAIN)
+    (place / "my_task.py").write_text(TASKS.replace("choices=answers", "choices=answers, hint='a new word'"))
+    assert call_json("eval", "my_task-1")["n"] > 0
+    assert (place / "runs" / "my_task-1" / "tokenizer" / "tokenizer.json").exists()
+
+
+def test_training_in_an_environment_whose_words_are_in_no_task(place: Path) -> None:
+    (place / "door.py").write_text(DOOR)
+    args = ("steps=2", "groups=2", "group_size=2", "tiny.layers=1", "tiny.dim=16", "tiny.heads=2")
+    _, err = call("train", "door.py:tasks", "--env", "door.py:Door", *args)
+    assert "grpo on door.py:tasks" in err
+    episode = call_json("runs", "show", "door-1", "--trajectory", "last")
+    assert episode["turns"][0]["text"] in ("open sesame", "wait")
+    assert "%" in call("eval", "door-1")[0]
+
+
+def test_nothing_to_compare_is_said(place: Path) -> None:
+    out, _ = call("train", "my_task.py:paid", "--quiet", *TRAIN)
+    assert "Nothing was learned: in no group did two episodes earn different rewards." in out
 
 
 def test_train_eval_show_export(place: Path) -> None:
@@ -360,4 +432,4 @@ def test_ctrl_c_twice_and_once_in_real_training(place: Path) -> None:
     assert process.returncode == 130 and "Traceback" not in err
 
     _, err = call(*train, "--resume", "my_task-1")
-    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(1, 13)), err
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(13)), err

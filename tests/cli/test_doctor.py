@@ -72,7 +72,13 @@ def test_answers_that_cannot_be_said() -> None:
     found = check_template(tasks, words())
     assert 'the answer "purple" cannot be written' in errors(found)
     assert 'the answer "red <end> red" holds the end token' in errors(found)
-    assert "2 of 5 prompts have the ids of another" in str(found)
+    assert "ids of a prompt" not in str(found), "the same question with other data is the task set's to tell"
+    blanks = [*TASKS, Task.of(TASKS[0].prompt[0].text.replace(" ", "  "), answer="red", n=2)]
+    assert f"1 of {len(blanks)} prompts have the ids of a prompt with other words" in str(
+        check_template(blanks, words())
+    )
+    long = check_template(TASKS, words(), room=2)
+    assert f"task {TASKS[0].id}: the prompt has" in errors(long) and "room for 2. Raise tiny.max_len" in errors(long)
 
 
 def test_a_prompt_that_cannot_be_rendered() -> None:

@@ -250,7 +250,9 @@ def test_pay_after_the_end_and_close() -> None:
             self.at = self.target - (action == "up")
             return await super().step("up" if action == "up" else action)
 
-    assert "after the end paid 1.0" in faults(Generous, "end", actions=["up"])[0]
+    found = check_env(Generous, TASKS, actions=["up"])
+    (told,) = found.of("end")
+    assert "after the end paid 1.0" in told.text and told.level == "warning"
 
     class Sticky(Walk):
         closed = 0
