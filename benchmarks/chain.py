@@ -11,6 +11,7 @@ import random
 
 from rlready.policy.base import OptimizerConfig, Policy, SampleRequest, SamplingParams
 from rlready.policy.render import ChatRenderer
+from rlready.policy.supervised import fit
 from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.policy.tokenize import word_tokenizer
 from rlready.seeds import rng
@@ -18,6 +19,7 @@ from rlready.types import Message, Row, Task
 
 WORDS = [*map(str, range(10)), "+", "=", "#"]
 DIRECT_SHARE = 0.5
+BATCH = 64
 
 
 def problem(random: random.Random) -> tuple[str, str, str, str]:
@@ -55,27 +57,25 @@ def renderer() -> ChatRenderer:
 
 def warm_start(seed: int, *, steps: int = 400, lr: float = 2e-3) -> Policy:
     """A 0.8M-parameter policy trained on worked answers, then on a mixture in which half answer at once."""
-    from rlready.algorithms.sft import SFT
-
     render = renderer()
     config = TinyConfig(vocab_size=len(render.tokenizer), dim=128, layers=4, heads=4, kv_heads=1, max_len=128)
     policy = TinyPolicy.create(render, config, seed=seed, optimizer=OptimizerConfig(lr=lr, warmup=20))
 
-    def rows(n: int, share: float, purpose: str) -> list[Row]:
-        out = []
-        for i in range(n):
+    def train(steps: int, share: float, purpose: str) -> None:
+        rows = []
+        for i in range(steps * BATCH):
             draw = rng(seed, purpose, i)
             prompt, worked, direct, _ = problem(draw)
             completion = direct if draw.random() < share else worked
             ids = render.render((Message.user(prompt),))
-            out.append(Row.from_segments([(ids, 0.0), (render.encode_completion(completion), 1.0)]))
-        return out
+            rows.append(Row.from_segments([(ids, 0.0), (render.encode_completion(completion), 1.0)]))
+        # In drawn order: batches of like length would be all worked or all direct, and the choice would swing.
+        fit(policy, rows, [range(i, i + BATCH) for i in range(0, len(rows), BATCH)])
 
-    sft = SFT(seed=seed)
-    sft.fit_rows(policy, rows(steps * 64, 0.0, "worked"), epochs=1, batch_tokens=2000)
+    train(steps, 0.0, "worked")
     assert policy.learner is not None
     policy.learner.configure(OptimizerConfig(lr=lr / 4))
-    sft.fit_rows(policy, rows(steps * 16, DIRECT_SHARE, "mixed"), epochs=1, batch_tokens=2000)
+    train(steps // 4, DIRECT_SHARE, "mixed")
     return policy
 
 

@@ -142,7 +142,7 @@ def locate(batch: Batch, live: Tensor, bundles: Sequence[Bundle]) -> Live | None
         np.maximum.at(ends, row.numpy(), column.numpy())
         layout = lay_out(batch.tokens.numpy(), ends, bundles)
         inputs, positions, mask = layout.inputs, layout.positions, layout.mask
-        source = torch.from_numpy(layout.index(row.numpy(), column.numpy() - 1))
+        source = torch.from_numpy(layout.path[row.numpy(), column.numpy() - 1])
     temperature = batch.temperature.flatten()[target]
     return Live(
         inputs=inputs,

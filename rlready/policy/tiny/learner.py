@@ -27,7 +27,7 @@ class TinyLearner:
     Attributes:
         model: the trainable weights.
         micro_tokens: padded tokens per micro-batch. Gradients are accumulated over micro-batches, so it changes speed
-            and memory only.
+            and memory only. About a thousand stay in the processor's cache: 8,192 took a third longer.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class TinyLearner:
         optimizer: OptimizerConfig | None = None,
         *,
         version: int = 0,
-        micro_tokens: int = 8192,
+        micro_tokens: int = 1024,
     ) -> None:
         """Take a model.
 

@@ -13,6 +13,7 @@ Shapes: B rows, T positions, N packed tokens, D width, H query heads, K key/valu
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -276,6 +277,7 @@ def check_state(config: TinyConfig, state: Mapping[str, Tensor], where: str = "T
         raise UserError(f'{where} hold "{unknown[0]}", which {config} does not have: they belong to another model.')
 
 
+@functools.cache
 def state_shapes(config: TinyConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight of a model of this shape."""
     with torch.device("meta"):

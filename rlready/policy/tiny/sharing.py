@@ -1,8 +1,9 @@
 """Rows that begin alike, computed in one sequence: what they share is computed once.
 
-The rows of a group start with the same prompt, which is often longer than what was sampled. A *bundle* of such rows is
-laid out as the shared prefix, followed by the rest of each row. Positions go on from the prefix in every rest, and a
-mask keeps the rests from seeing each other, so every state is what it would be in the row on its own (a test holds it).
+The rows of a group start with the same prompt, and often with the same first words of an answer. A *bundle* of such
+rows is the tree of their tokens, laid out as one sequence: each row adds what it does not share with the row before
+it. A token's position is its place in its row, and a mask lets it see the tokens of its row alone, so every state is
+what it would be in the row on its own (a test holds it).
 """
 
 from __future__ import annotations
@@ -28,13 +29,11 @@ class Bundle:
     """Rows computed in one sequence.
 
     Attributes:
-        rows: their indices.
-        prefix: tokens that all of them begin with; the whole row where there is one only.
+        rows: their indices, in the order of their tokens, so that neighbours share most.
         size: tokens of the sequence.
     """
 
     rows: list[int]
-    prefix: int
     size: int
 
 
@@ -45,21 +44,13 @@ class Layout:
     Attributes:
         inputs, positions: [R, L] int64; padding is 0 in both.
         mask: added to the attention scores, [R, 1, L, L].
-        prefix, shared, own: per row of the batch [B]. The state behind token c of a row stands at flat index
-            `shared + c` where c < `prefix`, and at `own + c` elsewhere.
+        path: for each row of the batch, flat indices into R*L of the states behind its tokens, [B, T].
     """
 
     inputs: Tensor
     positions: Tensor
     mask: Tensor
-    prefix: IntArray
-    shared: IntArray
-    own: IntArray
-
-    def index(self, row: IntArray, token: IntArray) -> IntArray:
-        """Flat index into R*L of the state behind a token, [M]."""
-        found: IntArray = np.where(token < self.prefix[row], self.shared[row], self.own[row]) + token
-        return found
+    path: IntArray
 
 
 def bundle(rows: Sequence[Row]) -> list[Bundle]:
@@ -68,31 +59,36 @@ def bundle(rows: Sequence[Row]) -> list[Bundle]:
     out: list[Bundle] = []
     for i, row in enumerate(rows):
         if row.group < 0:
-            out.append(Bundle([i], len(row), len(row)))
+            out.append(Bundle([i], len(row)))
         else:
             groups.setdefault(row.group, []).append(i)
     for members in groups.values():
-        lengths = [len(rows[i]) for i in members]
-        prefix = _common([rows[i].tokens for i in members], min(lengths)) if len(members) > 1 else 0
-        if (len(members) - 1) * prefix < _LEAST_SAVING * sum(lengths) or prefix == 0:
-            out += [Bundle([i], n, n) for i, n in zip(members, lengths, strict=True)]
-            continue
-        most = max(_MOST_TOKENS, max(lengths) * 3 // 2)
-        current = Bundle([], prefix, prefix)
-        for i, n in zip(members, lengths, strict=True):
-            if current.rows and current.size + n - prefix > most:
-                out.append(current)
-                current = Bundle([], prefix, prefix)
-            current.rows.append(i)
-            current.size += n - prefix
-        out.append(current)
+        out += _tree([(i, rows[i].tokens) for i in members])
     return out
 
 
-def _common(tokens: Sequence[IntArray], shortest: int) -> int:
-    """Length of the prefix that all have, at most `shortest`."""
-    stacked = np.stack([each[:shortest] for each in tokens])
-    differs = (stacked != stacked[0]).any(axis=0)
+def _tree(members: Sequence[tuple[int, IntArray]]) -> list[Bundle]:
+    """Bundles of one group's rows, given as (index, tokens)."""
+    ordered = sorted(members, key=lambda each: each[1].tolist()) if len(members) > 1 else members
+    lengths = [len(tokens) for _, tokens in ordered]
+    most = max(_MOST_TOKENS, max(lengths) * 3 // 2)
+    out: list[Bundle] = []
+    for k, (i, tokens) in enumerate(ordered):
+        added = lengths[k] - (_shared(ordered[k - 1][1], tokens) if k else 0)
+        if not out or out[-1].size + added > most:
+            out.append(Bundle([], 0))
+            added = lengths[k]
+        out[-1].rows.append(i)
+        out[-1].size += added
+    if sum(each.size for each in out) <= (1 - _LEAST_SAVING) * sum(lengths):
+        return out
+    return [Bundle([i], len(tokens)) for i, tokens in ordered]
+
+
+def _shared(a: IntArray, b: IntArray) -> int:
+    """Length of the common prefix."""
+    shortest = min(len(a), len(b))
+    differs = a[:shortest] != b[:shortest]
     return int(differs.argmax()) if differs.any() else shortest
 
 
@@ -104,34 +100,40 @@ def lay_out(tokens: IntArray, ends: IntArray, bundles: Sequence[Bundle]) -> Layo
         ends: tokens of each row that the model must read, [B].
         bundles: of these rows; their `rows` are not looked at but for their number.
     """
-    prefix, shared, own = (np.zeros(len(tokens), np.int64) for _ in range(3))
-    begin, length = 0, 0
+    path = np.zeros(tokens.shape, np.int64)
+    shared, sizes = np.zeros(len(tokens), np.int64), []
+    row = 0
     for each in bundles:
-        members = slice(begin, begin + len(each.rows))
-        prefix[members] = min(each.prefix, int(ends[members].max()))
-        rest = np.maximum(ends[members] - prefix[members], 0)
-        own[members] = np.cumsum(rest) - rest
-        length = max(length, int(prefix[begin] + rest.sum()))
-        begin = members.stop
+        size = 0
+        for k in range(len(each.rows)):
+            end = int(ends[row])
+            if k:
+                before = int(ends[row - 1])
+                shared[row] = _shared(tokens[row - 1, :before], tokens[row, :end])
+                path[row, : shared[row]] = path[row - 1, : shared[row]]
+            new = end - int(shared[row])
+            path[row, shared[row] : end] = np.arange(size, size + new)
+            size += new
+            row += 1
+        sizes.append(size)
+    length = max(sizes)
     inputs = np.zeros((len(bundles), length), np.int64)
-    positions, segment = np.zeros_like(inputs), np.full_like(inputs, -1)
+    positions = np.zeros_like(inputs)
+    sees = np.zeros((len(bundles), length, length), dtype=bool)
     row = 0
     for r, each in enumerate(bundles):
-        start = int(prefix[row])
-        inputs[r, :start] = tokens[row, :start]
-        positions[r, :start] = np.arange(start)
-        segment[r, :start] = 0
-        for k in range(1, len(each.rows) + 1):
-            end = max(int(ends[row]), start)
-            at = slice(start + int(own[row]), end + int(own[row]))
-            inputs[r, at] = tokens[row, start:end]
-            positions[r, at] = np.arange(start, end)
-            segment[r, at] = k
-            shared[row] = r * length
+        for _ in each.rows:
+            start, end = int(shared[row]), int(ends[row])
+            if end > start:
+                at = path[row, :end]
+                added = slice(int(at[start]), int(at[start]) + end - start)
+                inputs[r, added] = tokens[row, start:end]
+                positions[r, added] = np.arange(start, end)
+                sees[r, added, at[:start]] = True
+                sees[r, added, added] = np.tri(end - start, dtype=bool)
+            path[row] += r * length
             row += 1
-    own += shared
-    sees = (segment[:, None, :] == segment[:, :, None]) | (segment[:, None, :] == 0)
-    sees &= np.tri(length, dtype=bool)
+        sees[r, sizes[r] :, 0] = True  # padding must see something
     mask = torch.zeros(len(bundles), 1, length, length)
     mask.masked_fill_(torch.from_numpy(~sees).unsqueeze(1), -torch.inf)
-    return Layout(torch.from_numpy(inputs), torch.from_numpy(positions), mask, prefix, shared, own)
+    return Layout(torch.from_numpy(inputs), torch.from_numpy(positions), mask, path)
