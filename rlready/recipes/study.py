@@ -187,8 +187,10 @@ class Study:
         for shift, mode in zip((0.2, 0.0, -0.2), MODES, strict=True):
             results = [self.arms[name].scores["test"][mode] for name in names]
             x = [r.success for r in results]
-            bars = [[v - r.interval[0] for v, r in zip(x, results, strict=True)],
-                    [r.interval[1] - v for v, r in zip(x, results, strict=True)]]  # fmt: skip
+            bars = [
+                [max(0.0, v - r.interval[0]) for v, r in zip(x, results, strict=True)],
+                [max(0.0, r.interval[1] - v) for v, r in zip(x, results, strict=True)],
+            ]
             y = [i + shift for i in range(len(names))]
             axes.errorbar(x, y, xerr=bars, fmt="o", markersize=5, linewidth=1.4, capsize=2, label=labels[mode])
         ticks = [f"{name}\n{self.arms[name].real:,} real RL transitions" for name in names]
