@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from rlready.run import Run
 from rlready.run_files import read_jsonl
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
-from rlready.types import Row, Trajectory
+from rlready.types import FloatArray, IntArray, Row, Trajectory
 
 
 @dataclass
@@ -40,7 +40,8 @@ class Logs:
     def of(cls, trajectories: Iterable[Trajectory], source: str) -> Logs:
         """Read trajectories that are chains; failed episodes are left out."""
         good = [t for t in trajectories if not t.excluded]
-        rows = [row for t in good for row in compile_trajectory(t, streams=("nll",))]
+        compiled = [row for t in good for row in compile_trajectory(t, streams=("nll",))]
+        rows = [replace(row, trajectory=-1, group=-1) for row in compiled]  # each was compiled as the first of its own
         return cls([from_trajectory(t, source=source) for t in good], rows)
 
     def __len__(self) -> int:
@@ -64,14 +65,20 @@ class Logs:
         return sum(e.success for e in self.episodes) / max(1, len(self.episodes))
 
     def save(self, folder: Path) -> None:
-        """Write `episodes.jsonl` and `rows.npz`."""
+        """Write `episodes.jsonl` and `rows.npz`: all that cloning reads of the rows."""
         lines = "".join(json.dumps(e.to_json()) + "\n" for e in self.episodes)
         (folder / "episodes.jsonl").write_text(lines, encoding="utf-8")
+        supports = _Supports()
+        support_of = [supports.index(row) for row in self.rows]
         np.savez(
             folder / "rows.npz",
-            lengths=np.asarray([len(r) for r in self.rows]),
-            tokens=np.concatenate([r.tokens for r in self.rows]),
-            weights=np.concatenate([r.weights["nll"] for r in self.rows]),
+            lengths=np.asarray([len(r) for r in self.rows], dtype=np.int64),
+            tokens=_joined([r.tokens for r in self.rows], np.int64),
+            weights=_joined([r.weights["nll"] for r in self.rows], np.float32),
+            temperature=_joined([r.temperature for r in self.rows], np.float32),
+            support_of=_joined(support_of, np.int64),
+            support_lengths=np.asarray([len(ids) for ids in supports.sets], dtype=np.int64),
+            supports=_joined(supports.sets, np.int64),
         )
 
     @classmethod
@@ -79,10 +86,9 @@ class Logs:
         """Inverse of `save`."""
         episodes = [LoggedEpisode.from_json(r) for r in read_jsonl(folder / "episodes.jsonl")]
         with np.load(folder / "rows.npz") as data:
-            cuts = np.cumsum(data["lengths"])[:-1]
-            pairs = zip(np.split(data["tokens"], cuts), np.split(data["weights"], cuts), strict=True)
-            rows = [_row(tokens, weights) for tokens, weights in pairs]
-        return cls(episodes, rows)
+            supports = tuple(_cut(data["supports"], data["support_lengths"]))
+            parts = [_cut(data[name], data["lengths"]) for name in ("tokens", "weights", "temperature", "support_of")]
+        return cls(episodes, [_row(a, b, c, d, supports) for a, b, c, d in zip(*parts, strict=True)])
 
 
 def play_logs(
@@ -129,6 +135,39 @@ def clone(run: Run, policy: Policy, rows: Sequence[Row], *, epochs: int, batch_t
         run.log(step + 1, history[step])
 
 
-def _row(tokens: np.ndarray, weights: np.ndarray) -> Row:
+class _Supports:
+    """The distinct sets of ids that sampling was limited to, over many rows."""
+
+    def __init__(self) -> None:
+        self.sets: list[IntArray] = []
+        self._known: dict[bytes, int] = {}
+
+    def index(self, row: Row) -> IntArray:
+        """For each token an index into `sets`, -1 where the whole vocabulary was open."""
+        if row.support_of is None:
+            return np.full(len(row), -1, dtype=np.int64)
+        places = []
+        for ids in row.supports:
+            place = self._known.setdefault(ids.tobytes(), len(self.sets))
+            if place == len(self.sets):
+                self.sets.append(ids)
+            places.append(place)
+        return np.asarray([*places, -1], dtype=np.int64)[row.support_of]
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype, copy=False)
+
+
+def _cut(joined: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    return np.split(joined, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+
+def _row(
+    tokens: IntArray, weights: FloatArray, temperature: FloatArray, support_of: IntArray, supports: tuple[IntArray, ...]
+) -> Row:
     zeros = np.zeros(len(tokens), dtype=np.float32)
-    return Row(tokens, {"nll": weights}, zeros, zeros.copy(), np.ones(len(tokens), dtype=np.float32))
+    row = Row(tokens, {"nll": weights}, zeros, zeros.copy(), temperature)
+    if (support_of >= 0).any():
+        row.support_of, row.supports = support_of, supports
+    return row
