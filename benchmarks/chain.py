@@ -46,13 +46,15 @@ def tasks(n: int, seed: int) -> list[Task]:
 
 def answer_of(completion: str) -> str | None:
     """The digit after the last `#`, if there is one."""
-    head, mark, tail = completion.rpartition("#")
+    _, mark, tail = completion.rpartition("#")
     return tail.split()[0] if mark and tail.split() else None
 
 
 def renderer() -> ChatRenderer:
     """The word-level renderer; a completion ends with `<end>`."""
-    return ChatRenderer(word_tokenizer(WORDS, specials=("<pad>", "<s>", ">", "<end>")), bos="<s>", turn=">", end="<end>")
+    return ChatRenderer(
+        word_tokenizer(WORDS, specials=("<pad>", "<s>", ">", "<end>")), bos="<s>", turn=">", end="<end>"
+    )
 
 
 def warm_start(seed: int, *, steps: int = 400, lr: float = 2e-3) -> Policy:

@@ -22,7 +22,7 @@ class Side:
     def __init__(self, start: Path, steps: int, seed: int, setting: Setting) -> None:
         """Start the process; it loads its model meanwhile."""
         self.setting = setting
-        self._errors: IO[str] = tempfile.TemporaryFile("w+")
+        self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         command = [
             sys.executable, str(Path(__file__).parent / "sides.py"),
             str(start), str(steps), str(seed), json.dumps(asdict(setting)),

@@ -1,21 +1,25 @@
 """How much of a rollout is the model's forward passes, and how much is everything around them.
 
-Two workloads: single-turn completions of about 12 tokens (256 at once), and the telecom world's episodes of about 14 one-token
-turns (128 at once), where the framework has most to do per token. No peer: the figures are shares of one and the same run.
+Two workloads of the same 0.8M-parameter shape: single-turn completions of chain sums (256 at once), and episodes of
+the telecom world with one-token turns (128 at once), where there is most to do per token. No peer: the figures are
+shares of one and the same run. The episodes are also played without prefix reuse, alternating.
 
     python benchmarks/rollout_engine.py    # writes benchmarks/results/rollout_engine.json
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
-import json
 import statistics
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 import chain
 import torch
+from parts import Forgetful, Loop, write
+
 from rlready.curriculum.samplers import Uniform
 from rlready.envs.chat import ChatEnv
 from rlready.policy.base import SamplingParams
@@ -27,65 +31,84 @@ from rlready.tasks.base import TaskSet
 from rlready.types import Score, Task, Trajectory
 from rlready.worlds.tau2 import telecom
 
-ROUNDS = 12
+SHAPE = TinyConfig(dim=128, layers=4, heads=4, kv_heads=1, max_len=128)
+WARM_UP = 2
 
 
-def measure(policy: TinyPolicy, collector: Collector, groups: int) -> dict[str, float]:
-    """Median shares over rounds, the first two left out."""
-    stats = policy.sampler.stats  # type: ignore[attr-defined]
-    shares: list[dict[str, float]] = []
-    for index in range(ROUNDS):
-        stats.reset()
-        gc.collect()
-        began = time.perf_counter()
-        collector.collect_sync(groups)
-        wall = time.perf_counter() - began
-        env = collector.metrics().get("time/env", 0.0)
-        if index >= 2:
-            shares.append(
+def measure(collectors: Sequence[Collector], groups: int, rounds: int) -> list[dict[str, float]]:
+    """Medians over rounds, the first left out; the collectors take turns.
+
+    Of the wall-clock time of a collection W, with F in forward passes, B in the engine (F included), E in environments
+    and graders: "engine" is (B - F) / B, "framework" (W - F - E) / (W - E), "all but forward passes" (W - F) / W.
+    """
+    loop = Loop()
+    out: list[list[dict[str, float]]] = [[] for _ in collectors]
+    for _ in range(WARM_UP + rounds):
+        for collector, found in zip(collectors, out, strict=True):
+            stats = collector.policy.sampler.stats  # type: ignore[attr-defined]
+            stats.reset()
+            gc.collect()
+            idle = loop.idle
+            began = time.perf_counter()
+            loop.run(collector.collect(groups))
+            wall = time.perf_counter() - began
+            shares = collector.metrics()
+            other = wall * (shares["time/env"] + shares["time/score"])
+            found.append(
                 {
-                    "engine beyond forward passes": (stats.busy - stats.forward) / stats.busy,
-                    "everything beyond forward passes": (wall - stats.forward) / wall,
+                    "engine": (stats.busy - stats.forward) / stats.busy,
+                    "framework": (wall - stats.forward - other) / (wall - other),
+                    "all but forward passes": (wall - stats.forward) / wall,
+                    "environments and graders": other / wall,
+                    "around the engine": (wall - stats.busy - other) / wall,
+                    "waiting": (loop.idle - idle) / wall,
+                    "seconds": wall,
                     "tokens": float(stats.tokens),
                     "prefill tokens": float(stats.prefill_tokens),
-                    "reused tokens": float(stats.reused_tokens),
-                    "share of environment steps": env,
+                    "reused prompt tokens": float(stats.reused_tokens),
+                    "turns": float(stats.requests),
                 }
             )
-    return {name: statistics.median(s[name] for s in shares) for name in shares[0]}
+    return [{name: statistics.median(f[name] for f in found[WARM_UP:]) for name in found[0]} for found in out]
 
 
-def completions() -> dict[str, float]:
-    """256 completions of chain sums at once."""
-    policy = chain.warm_start(seed=0, steps=60)
+def completions(rounds: int) -> dict[str, float]:
+    """256 completions of chain sums at once, by an untrained policy: up to 24 tokens each."""
 
     def zero(task: Task, trajectory: Trajectory) -> Score:
         return Score.wrong()
 
+    policy = TinyPolicy.create(chain.renderer(), SHAPE, max_batch=256)
     tasks = TaskSet(chain.tasks(512, seed=1), score=zero)
     params = SamplingParams(max_tokens=24, stop_ids=policy.renderer.stop_ids)
     collector = Collector(policy, ChatEnv, tasks, Uniform(tasks), group_size=8, params=params, max_steps=1)
-    return measure(policy, collector, 32)  # type: ignore[arg-type]
+    return measure([collector], 32, rounds)[0]
 
 
-def episodes() -> dict[str, float]:
-    """128 telecom episodes at once, by an untrained policy (about 18 turns each)."""
+def episodes(rounds: int) -> dict[str, float]:
+    """128 telecom episodes at once, by an untrained policy: one token a turn, up to 18 turns."""
     world = telecom()
     renderer = ChatRenderer(word_tokenizer(world.vocabulary, specials=("<pad>", "<s>", ">")))
-    policy = TinyPolicy.create(renderer, TinyConfig(dim=128, layers=4, heads=4, kv_heads=1))
+    policy = TinyPolicy.create(renderer, replace(SHAPE, max_len=256))
+    forgetful = TinyPolicy.create(renderer, replace(SHAPE, max_len=256))
+    forgetful.sampler = Forgetful(forgetful.sampler)
     tasks = world.splits["train"]
-    collector = Collector(policy, world.env, tasks, Uniform(tasks), group_size=8)
-    collector.collect_sync(16)  # the simulator's prepared states
-    return measure(policy, collector, 16)
+    both = [Collector(each, world.env, tasks, Uniform(tasks), group_size=8) for each in (policy, forgetful)]
+    reusing, without = measure(both, 16, rounds)
+    return reusing | {
+        "prefill tokens without reuse": without["prefill tokens"],
+        "time without reuse": without["seconds"] / reusing["seconds"],
+    }
 
 
 def main() -> None:
     """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    out = {"benchmark": "rollout_engine", "threads": 1, "completions": completions(), "episodes": episodes()}
-    path = Path(__file__).parent / "results" / "rollout_engine.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(out, indent=1) + "\n")
+    out = {"threads": 1, "completions": completions(rounds), "episodes": episodes(rounds)}
+    write("rollout_engine", out)
     for name in ("completions", "episodes"):
         print(name, {k: round(v, 3) for k, v in out[name].items()})  # type: ignore[attr-defined]
 

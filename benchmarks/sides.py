@@ -1,7 +1,7 @@
 """The two sides of the TRL comparison, each in a process of its own, driven step by step by `vs_trl.py`.
 
-A side loads its model, says it is ready, and then takes one training step for every line that it is sent. So the steps of
-all sides alternate on the same machine, and a busy minute meets all of them.
+A side loads its model, says it is ready, and then takes one training step for every line that it is sent. So the steps
+of all sides alternate on the same machine, and a busy minute meets all of them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def run_ours(start: Path, steps: int, seed: int, setting: Setting, pace: Pace) -
         right = chain.answer_of(trajectory.turns[-1].text) == task.data["answer"]
         return Score.right() if right else Score.wrong()
 
-    policy = load_policy(start, optimizer=OptimizerConfig(lr=LR, betas=(0.9, 0.999), clip=1.0))
+    policy = load_policy(
+        start, optimizer=OptimizerConfig(lr=LR, betas=(0.9, 0.999), clip=1.0), max_batch=PROMPTS * GROUP
+    )
     tasks = TaskSet(chain.tasks(steps * PROMPTS, seed=seed), score=score)
     params = SamplingParams(max_tokens=MAX_TOKENS, stop_ids=policy.renderer.stop_ids)
     collector = Collector(

@@ -1,7 +1,8 @@
 """GRPO per step (rollout and update): rlready against TRL's `GRPOTrainer`, paired.
 
-Same tiny model and weights, tasks, groups, token cap, loss and optimizer settings, same machine. Each side runs in its own
-process at its own best thread count (and micro-batch, for TRL), found first; the steps alternate. Needs the extra `bench`.
+Same tiny model and weights, tasks, groups, token cap, loss and optimizer settings, same machine. Each side runs in its
+own process at its own best thread count (and micro-batch, for TRL), found first; the steps alternate. Needs the extra
+`bench`.
 
     python benchmarks/vs_trl.py            # writes benchmarks/results/vs_trl.json and vs_trl.png, prints the ratio
 """
@@ -20,10 +21,12 @@ from typing import Any
 
 import chain
 from driver import lockstep
-from rlready.policy.tiny import load_policy, save_policy
 from sides import GROUP, LR, MAX_TOKENS, PROMPTS, Setting, Step
 
+from rlready.policy.tiny import load_policy, save_policy
+
 RESULTS = Path(__file__).parent / "results"
+SIDES = ("rlready", "trl")
 WARM_UP = 2
 """Steps left out of the timing: memory is allocated in them."""
 
@@ -54,9 +57,7 @@ def choose(start: Path, steps: int) -> tuple[dict[str, Setting], dict[str, float
     settings = options()
     taken = lockstep(start, steps, 99, settings)
     seconds = {str(setting): median(each, wall) for setting, each in zip(settings, taken, strict=True)}
-    best = {
-        side: min((s for s in settings if s.side == side), key=lambda s: seconds[str(s)]) for side in ("rlready", "trl")
-    }
+    best = {side: min((s for s in settings if s.side == side), key=lambda s: seconds[str(s)]) for side in SIDES}
     return best, seconds
 
 
@@ -75,28 +76,25 @@ def compare(start: Path, steps: int, seed: int, best: dict[str, Setting]) -> dic
 
 
 def curves(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Whether the learning curves agree: the mean gap in reward between the sides, and its standard error.
+    """Whether the learning curves agree: the gap in mean reward over all steps, against the noise between seeds.
 
-    A gap is the difference of a pair's mean rewards over all steps; the error is that of the mean over pairs.
+    The standard error of the gap is taken from the variance between the runs of one side, pooled over both.
     """
-    gaps = [
-        statistics.mean(a["reward"] - b["reward"] for a, b in zip(p["steps"]["rlready"], p["steps"]["trl"], strict=True))
-        for p in pairs
-    ]
-    gap = statistics.mean(gaps)
-    error = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
 
     def mean(side: str, of: str, at: slice) -> float:
-        return statistics.mean(step[of] for p in pairs for step in p["steps"][side][at])
+        return statistics.fmean(step[of] for p in pairs for step in p["steps"][side][at])
 
+    runs = [[statistics.fmean(step["reward"] for step in p["steps"][side]) for p in pairs] for side in SIDES]
+    gap = statistics.fmean(runs[0]) - statistics.fmean(runs[1])
+    error = math.sqrt(sum(statistics.variance(each) for each in runs) / len(pairs)) if len(pairs) > 1 else math.nan
     first, last = slice(0, 1), slice(-5, None)
     return {
         "gap": gap,
         "standard error": error,
-        "within noise": bool(abs(gap) <= 2 * error or abs(gap) < 0.01),
-        "first reward": {side: mean(side, "reward", first) for side in ("rlready", "trl")},
-        "last reward": {side: mean(side, "reward", last) for side in ("rlready", "trl")},
-        "tokens": {side: mean(side, "tokens", slice(None)) for side in ("rlready", "trl")},
+        "within noise": abs(gap) <= 2 * error,
+        "first reward": {side: mean(side, "reward", first) for side in SIDES},
+        "last reward": {side: mean(side, "reward", last) for side in SIDES},
+        "tokens": {side: mean(side, "tokens", slice(None)) for side in SIDES},
     }
 
 
@@ -138,7 +136,7 @@ def main() -> None:
         before = chain.accuracy(load_policy(start))
         print(f"start: {before}", flush=True)
         best, seconds = choose(start, 8)
-        print(f"seconds a step: {({name: round(s, 3) for name, s in seconds.items()})}", flush=True)
+        print(f"seconds a step: { ({name: round(s, 3) for name, s in seconds.items()}) }", flush=True)
         pairs = []
         for seed in range(args.pairs):
             pairs.append(compare(start, args.steps, seed, best))
