@@ -402,9 +402,13 @@ class Run:
         """Itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        """Close with the state that the block's end implies."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Close with the state that the block's end implies; what ended it stands in `run.json`."""
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self._header.pop("error", None)
+        if error is not None and not interrupted:
+            said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            self._header["error"] = said[:2000]
         self.close("done" if kind is None else "interrupted" if interrupted else "failed")
 
     # -- within -------------------------------------------------------------------------------------------------------

@@ -30,16 +30,26 @@ def disk_errors(path: Path, intact: str) -> Iterator[None]:
         intact: a sentence saying what is safe and how to go on.
 
     Raises:
-        UserError: the disk is full, or the place may not be written.
+        UserError: the disk is full, or the place may not or cannot be written.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno in _FULL:
+    except (OSError, RuntimeError) as error:
+        cause = _of_the_system(error)
+        if cause is None:
+            raise
+        if cause.errno in _FULL:
             raise UserError(f"The disk is full: {path} could not be written. {intact}") from error
-        if isinstance(error, PermissionError):
+        if isinstance(cause, PermissionError):
             raise UserError(f"No permission to write {path}. {intact}") from error
-        raise
+        raise UserError(f"Cannot write {path}: {cause.strerror or cause}. {intact}") from error
+
+
+def _of_the_system(error: BaseException | None) -> OSError | None:
+    """The system's own error behind another: torch's zip writer raises a RuntimeError on top of a full disk's."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def sync_folder(path: Path) -> None:

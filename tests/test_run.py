@@ -309,6 +309,32 @@ def test_full_disk_while_logging(tmp_path: Path, room: int) -> None:
         assert [line["step"] for line in logged(again)] == [1, 2, 3]
 
 
+def test_a_full_disk_under_torch_and_places_that_cannot_be_written(tmp_path: Path) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            if self.tell() > 3000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    with pytest.raises(UserError, match="The disk is full: there could not be written. All is well."):  # noqa: SIM117
+        with disk_errors(Path("there"), "All is well."):
+            torch.save({"w": torch.zeros(5000)}, Full())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Cannot write .*File exists. Nothing was started."):
+        Run.create("x", root=tmp_path / "file")
+    with pytest.raises(RuntimeError, match="ours"), disk_errors(tmp_path, ""):
+        raise RuntimeError("ours")
+
+
+def test_what_a_run_failed_of_is_kept_until_it_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(UserError), Run.create("x", root=tmp_path, progress="quiet"):
+        raise UserError("The fuse blew. Mend it.")
+    assert read_header(tmp_path / "x-1")["error"] == "The fuse blew. Mend it."
+    with Run.create("x", root=tmp_path, resume="x-1", progress="quiet"):
+        pass
+    assert "error" not in read_header(tmp_path / "x-1")
+
+
 def test_full_disk_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(state: Any, f: Any) -> None:
         f.write(b"PK\x03\x04")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,8 @@ from rlready.errors import UserError, did_you_mean
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
 _STATE_STYLE = {"done": "green", "running": "cyan", "interrupted": "yellow", "stopped": "yellow", "failed": "red"}
+_COLUMNS = ("name", "what", "seed", "when (UTC)", "state", "last", "real steps", "time")
+_BY_WORTH = ("name", "state", "last", "real steps", "time", "when (UTC)", "seed", "what")
 NameArgument = Annotated[str, typer.Argument(help="The run's name or path.")]
 
 
@@ -35,7 +38,12 @@ def runs(ctx: typer.Context, root: RootOption = "runs", as_json: JsonOption = Fa
         return
     from rlready.run_folder import read_header
 
-    headers = [read_header(p.parent) for p in sorted(Path(root).glob("*/run.json"))]
+    headers = []
+    for place in sorted(Path(root).glob("*/run.json")):
+        try:
+            headers.append(read_header(place.parent) | {"name": place.parent.name})
+        except UserError:  # the list goes on; `runs show` says what is wrong with this one
+            headers.append({"name": place.parent.name, "state": "damaged"})
     headers.sort(key=lambda h: str(h.get("created", "")))
     rows = [_summary(h, Path(root)) for h in headers]
     if as_json:
@@ -44,7 +52,8 @@ def runs(ctx: typer.Context, root: RootOption = "runs", as_json: JsonOption = Fa
     if not rows:
         out().print(f"No runs in {root}/ yet. Make one: rlready run dreamgym --preset smoke", markup=False)
         return
-    out().print(_list(rows))
+    console = out()
+    console.print(_list(rows, console.width))
 
 
 @app.command()
@@ -73,15 +82,12 @@ def show(
     - `rlready runs show dreamgym-small-1 --trajectory longest --verdict wrong`
     """
     from rlready.run_read import load_run
-    from rlready.types import Verdict
 
     run = load_run(name, root)
     if trajectory is not None or verdict is not None:
         episodes = run.trajectories
         if verdict is not None:
-            if verdict not in list(Verdict):
-                raise did_you_mean("verdict", verdict, list(Verdict))
-            episodes = episodes.where(verdict=verdict)
+            episodes = episodes.where(verdict=_known(verdict))
         if stage is not None:
             episodes = episodes.where(stage=stage)
         chosen = episodes.pick(trajectory or "worst")
@@ -119,18 +125,28 @@ def export(
     if format != "atif":
         raise did_you_mean("format", format, ["atif"])
     from rlready.export import export_atif
+    from rlready.run_files import disk_errors
     from rlready.run_read import load_run
 
     run = load_run(name, root)
-    episodes = run.trajectories if verdict is None else run.trajectories.where(verdict=verdict)
+    episodes = run.trajectories if verdict is None else run.trajectories.where(verdict=_known(verdict))
     if not len(episodes):
-        raise UserError(f"Run {run.name} holds no such episodes.")
+        raise UserError(f"Run {run.name} holds no {'such ' if verdict else ''}episodes.")
     folder = to or run.dir / "atif"
-    files = export_atif(episodes, folder, run=run.name)
+    with disk_errors(folder, "The run itself is as it was."):
+        files = export_atif(episodes, folder, run=run.name)
     if as_json:
         print_json({"folder": str(folder), "files": [f.name for f in files]})
     else:
         out().print(f"{len(files)} episodes written to {folder}/.", markup=False)
+
+
+def _known(verdict: str) -> str:
+    from rlready.types import Verdict
+
+    if verdict not in list(Verdict):
+        raise did_you_mean("verdict", verdict, list(Verdict))
+    return verdict
 
 
 def _summary(header: dict[str, Any], root: Path) -> dict[str, Any]:
@@ -146,7 +162,7 @@ def _summary(header: dict[str, Any], root: Path) -> dict[str, Any]:
     return {
         "name": name,
         "what": _what(header),
-        "seed": header["seed"],
+        "seed": header.get("seed"),
         "created": header.get("created"),
         "state": header.get("state"),
         "metric": telling,
@@ -162,22 +178,39 @@ def _what(header: dict[str, Any]) -> str:
     return str(header.get("tasks", ""))
 
 
-def _list(rows: list[dict[str, Any]]) -> Table:
+def _list(rows: list[dict[str, Any]], width: int) -> Table:
     from rlready.progress import duration
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("name", style="cyan", overflow="fold")
-    for column in ("what", "seed", "when (UTC)", "state", "last", "real steps", "time"):
-        justify: Literal["left", "right"] = "right" if column in ("seed", "real steps", "time") else "left"
-        table.add_column(column, justify=justify, no_wrap=column != "what")
+    texts: dict[str, list[Text]] = {name: [] for name in _COLUMNS}
     for row in rows:
-        value = "" if row["value"] is None else f"{row['metric'].rpartition('/')[2]} {row['value']:.3g}"
-        state = Text(str(row["state"]), style=_STATE_STYLE.get(str(row["state"]), ""))
-        real = row["spent"].get("real")
-        table.add_row(
-            row["name"], row["what"], str(row["seed"]), str(row["created"])[:16].replace("T", " "), state, value,
-            "" if real is None else f"{real:,}", duration(row["seconds"] or 0),
-        )  # fmt: skip
+        known = row["value"] is not None and not math.isnan(row["value"])
+        value = f"{row['metric'].rpartition('/')[2]} {row['value']:.3g}" if known else ""
+        real, seed = row["spent"].get("real"), row["seed"]
+        shown = {
+            "name": Text(row["name"], style="cyan"),
+            "state": Text(str(row["state"]), style=_STATE_STYLE.get(str(row["state"]), "")),
+            "last": Text(value),
+            "time": Text(duration(row["seconds"] or 0)),
+            "real steps": Text("" if real is None else f"{real:,}"),
+            "when (UTC)": Text(str(row["created"] or "")[:16].replace("T", " ")),
+            "what": Text(row["what"]),
+            "seed": Text("" if seed is None else str(seed)),
+        }
+        for name, text in shown.items():
+            texts[name].append(text)
+    kept: list[str] = []
+    left = width
+    for name in _BY_WORTH:  # a narrow terminal shows fewer columns, whole
+        wide = max(len(name), *(len(text) for text in texts[name])) + 2
+        if not kept or wide <= left or (name == "what" and left >= 14):
+            kept.append(name)
+            left -= min(wide, left)
+    for name in (n for n in _COLUMNS if n in kept):
+        justify: Literal["left", "right"] = "right" if name in ("seed", "real steps", "time") else "left"
+        table.add_column(name, justify=justify, no_wrap=name not in ("what", "name"), overflow="fold")
+    for cells in zip(*(texts[n] for n in _COLUMNS if n in kept), strict=True):
+        table.add_row(*cells)
     return table
 
 
@@ -192,6 +225,8 @@ def _show(run: Any, metrics: Any) -> None:
     facts = [_what(header), f"seed {header['seed']}", str(header.get("created", ""))[:16].replace("T", " ") + " UTC"]
     facts += [duration(header.get("seconds") or 0), spent]
     console.print(", ".join(f for f in facts if f), markup=False, style="dim")
+    if header.get("state") == "failed" and header.get("error"):
+        console.print(header["error"], markup=False, style="red")
     for stage in metrics.stages:
         part = metrics.stage(stage)
         table = Table(
@@ -199,13 +234,15 @@ def _show(run: Any, metrics: Any) -> None:
         )
         for column in ("", "first", "last", "least", "greatest"):
             table.add_column(column, justify="left" if not column else "right")
+        first, last = math.inf, -math.inf
         for name in part:
             if name != "step":
                 steps, values = part.at(name)
+                first, last = min(first, steps[0]), max(last, steps[-1])
                 cells = (values[0], values[-1], min(values), max(values))
                 table.add_row(name, *(f"{v:.4g}" for v in cells))
         console.print()
-        console.print(f"{stage or 'metrics'}: steps {steps[0]} to {steps[-1]}", style="bold", markup=False)
+        console.print(f"{stage or 'metrics'}: steps {first:g} to {last:g}", style="bold", markup=False)
         table.title = None
         console.print(table)
     if run.report:
@@ -216,4 +253,6 @@ def _show(run: Any, metrics: Any) -> None:
             console.print(ReportTable(t["title"], t["columns"], t["rows"]).to_rich())
         for note in run.report["notes"]:
             console.print(note, markup=False)
-    console.print(f"\nFiles: {run.dir}/. An episode: rlready runs show {run.name} --trajectory worst", markup=False)
+    console.print(f"\nFiles:      {run.dir}/", markup=False, soft_wrap=True)
+    if (run.dir / "trajectories.jsonl").exists() and (run.dir / "trajectories.jsonl").stat().st_size:
+        console.print(f"An episode: rlready runs show {run.name} --trajectory worst", markup=False, soft_wrap=True)

@@ -38,8 +38,8 @@ def run_section() -> str:
         [
             f"![Success of each agent on held-out real tasks]({folder}/small-agents.png)",
             "",
-            f"Mean over {n} seeds (± standard deviation), each {_range(result, 'minutes', '{:.0f}')} minutes on a shared "
-            f"machine ({result['machine']}); the picture is seed {result['seeds'][0]['seed']}.",
+            f"Mean over {n} seeds (± standard deviation), each {_range(result, 'minutes', '{:.0f}')} minutes on a "
+            f"shared machine ({result['machine']}); the picture is seed {result['seeds'][0]['seed']}.",
             "",
             *_table(result),
             "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -102,7 +102,7 @@ def search(query: str) -> list[Paper]:
     ]
     index = bm25s.BM25()
     index.index(_stems(texts), show_progress=False)
-    words = [w for w in _stems([query])[0] if w in index.vocab_dict]
+    words = [known for w in _stems([query])[0] for known in _meant(w, index.vocab_dict)]
     if not words:
         return []
     ranks, scores = index.retrieve([words], k=len(everything), show_progress=False)
@@ -131,6 +131,12 @@ def preset(p: Paper, name: str) -> Callable[..., Any]:
     if name not in p.presets:
         raise did_you_mean("preset", name, p.presets)
     return cast("Callable[..., Any]", getattr(module, name))
+
+
+def _meant(word: str, vocabulary: Iterable[str]) -> list[str]:
+    """The word itself where a paper has it, else the words that it begins: "dream" finds DreamGym."""
+    known = [w for w in vocabulary if w]
+    return [word] if word in known else sorted(w for w in known if len(word) > 2 and w.startswith(word))
 
 
 def _read(path: Path) -> Paper:

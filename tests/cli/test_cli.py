@@ -157,6 +157,11 @@ def test_papers_lists_and_searches() -> None:
     assert {"slug", "title", "year", "arxiv", "summary", "status"} <= set(listed[0])
 
 
+def test_a_part_of_a_word_finds_a_paper() -> None:
+    assert "dreamgym" in [p["slug"] for p in call_json("papers", "dream")]
+    assert call_json("papers", "xyzzy") == []
+
+
 def test_claims_of_every_paper() -> None:
     listed = call_json("claims")
     assert len(listed) == 33
@@ -310,6 +315,26 @@ def test_a_damaged_run_does_not_hide_the_others(toy: Path) -> None:
     assert [r["state"] for r in call_json("runs")] == ["damaged", "done"]
     _, err = call("runs", "show", "toy-small-1", code=2)
     assert "metrics.jsonl, line 1, column 1" in err
+    Path("runs/toy-small-1/run.json").write_text("{")
+    assert [(r["name"], r["state"]) for r in call_json("runs")] == [("toy-small-1", "damaged"), ("toy-small-2", "done")]
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_the_names_whole(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("run", "toy")
+    monkeypatch.setenv("COLUMNS", "40")
+    text, _ = call("runs")
+    assert "toy-small-1" in text and "done" in text and "when" not in text and "…" not in text
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "when (UTC)" in call("runs")[0]
+
+
+def test_why_a_run_failed_is_shown(place: Path) -> None:
+    _, err = call("train", "my_task.py:tasks", "--quiet", "tiny.max_len=9", code=2)
+    text, _ = call("runs", "show", "my_task-1")
+    assert "failed" in text and "Set tiny.max_len=" in text.replace("\n", " ") and "An episode:" not in text
+
 
 
 # -- train, eval, runs --
@@ -377,6 +402,11 @@ def test_train_eval_show_export(place: Path) -> None:
     assert "Did you mean wrong" in err
     files = call_json("runs", "export", "my_task-1", "--out", "episodes")["files"]
     assert len(files) == 6 * 4 * 4 and (place / "episodes" / files[0]).exists()
+    _, err = call("runs", "export", "my_task-1", "--out", "my_task.py", code=2)
+    assert "Cannot write my_task.py: File exists. The run itself is as it was." in err
+    _, err = call("runs", "export", "my_task-1", "--verdict", "rigt", code=2)
+    assert 'Unknown verdict "rigt". Did you mean right' in err
+    assert "steps 0 to 6" in call("runs", "show", "my_task-1")[0]
     _, err = call("runs", "export", "my_task-1", "--format", "csv", code=2)
     assert 'Unknown format "csv"' in err
 
