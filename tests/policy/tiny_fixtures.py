@@ -29,7 +29,7 @@ def model(seed: int = 0, **changes: object) -> TinyModel:
     with torch.no_grad():
         for name, p in made.named_parameters():
             if p.ndim > 1:
-                p.mul_(1.5)
+                p.mul_(5.0 if name.startswith(("embed", "head")) else 1.5)
             elif "norm" in name:
                 p.copy_(torch.linspace(0.5, 1.5, len(p)))
     return made
