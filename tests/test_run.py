@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -25,7 +26,7 @@ from rlready.errors import UserError
 from rlready.export import export_atif, from_atif, to_atif
 from rlready.progress import ProgressBoard, duration
 from rlready.run import Run, Table
-from rlready.run_files import FolderLock, JsonlFile, read_jsonl, write_atomic
+from rlready.run_files import FolderLock, JsonlFile, disk_errors, read_jsonl, write_atomic
 from rlready.run_folder import read_header
 from rlready.run_log import read_trajectory, trajectory_record
 from rlready.run_read import load_run
@@ -316,7 +317,7 @@ def test_a_full_disk_under_torch_and_places_that_cannot_be_written(tmp_path: Pat
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().write(data)
 
-    with pytest.raises(UserError, match="The disk is full: there could not be written. All is well."):  # noqa: SIM117
+    with pytest.raises(UserError, match=r"The disk is full: there could not be written\. All is well"):  # noqa: SIM117
         with disk_errors(Path("there"), "All is well."):
             torch.save({"w": torch.zeros(5000)}, Full())
     (tmp_path / "file").write_text("")

@@ -319,9 +319,7 @@ def test_a_damaged_run_does_not_hide_the_others(toy: Path) -> None:
     assert [(r["name"], r["state"]) for r in call_json("runs")] == [("toy-small-1", "damaged"), ("toy-small-2", "done")]
 
 
-def test_a_narrow_terminal_shows_fewer_columns_and_the_names_whole(
-    toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_shows_fewer_columns_and_the_names_whole(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call("run", "toy")
     monkeypatch.setenv("COLUMNS", "40")
     text, _ = call("runs")
@@ -331,10 +329,9 @@ def test_a_narrow_terminal_shows_fewer_columns_and_the_names_whole(
 
 
 def test_why_a_run_failed_is_shown(place: Path) -> None:
-    _, err = call("train", "my_task.py:tasks", "--quiet", "tiny.max_len=9", code=2)
+    call("train", "my_task.py:tasks", "--quiet", "tiny.max_len=9", code=2)
     text, _ = call("runs", "show", "my_task-1")
     assert "failed" in text and "Set tiny.max_len=" in text.replace("\n", " ") and "An episode:" not in text
-
 
 
 # -- train, eval, runs --
