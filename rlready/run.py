@@ -113,7 +113,7 @@ class Run:
         self._saved: dict[str, int] = {}
         self._restored: dict[str, int] = {}
         self._clock = time.monotonic()
-        self._interrupt = Interrupts(self._safe)
+        self._interrupt = Interrupts(self._how_to_go_on)
         self._write_header("running")
 
     @classmethod
@@ -405,6 +405,8 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Close with the state that the block's end implies; what ended it stands in `run.json`."""
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if error is not None and interrupted and not error.args:  # Ctrl-C outside of a loop's steps
+            error.args = (f"Left at once. {self._how_to_go_on()}",)
         self._header.pop("error", None)
         if error is not None and not interrupted:
             said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -456,6 +458,9 @@ class Run:
         if self._latest is None:
             return "Nothing had been saved yet in this run."
         return f"What was saved in {self._latest} is intact."
+
+    def _how_to_go_on(self) -> str:
+        return self._safe() if self._latest is None else f"{self._safe()} Go on with --resume {self.name}."
 
     def _tick(self) -> None:
         now = time.monotonic()

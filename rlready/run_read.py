@@ -103,6 +103,8 @@ class Metrics(Mapping[str, NDArray[np.float64]]):
             UserError: there is no such stage.
         """
         if name not in self.stages:
+            if not any(self.stages):
+                raise UserError(f'There is no stage "{name}": this run has no stages.')
             raise did_you_mean("stage", name, self.stages)
         return Metrics([line for line in self.lines if line.get("stage", "") == name])
 

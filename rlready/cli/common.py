@@ -56,7 +56,7 @@ class Commands(TyperGroup):
             complain(f"{_path(ctx)}: {error}")
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
-            complain(f"{_path(ctx)}: {error or 'interrupted.'}")
+            complain(f"{_path(ctx)}: {str(error) or 'interrupted.'}")
             raise typer.Exit(130) from error
 
 

@@ -7,15 +7,16 @@ curve that will be drawn, and where it is high, the reward will be hacked.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rlready.aio import run_sync
 from rlready.errors import UserError
 from rlready.findings import Findings
 from rlready.seeds import rng
@@ -27,13 +28,14 @@ _HEDGE = "A B C D, (A) (B) (C) (D), 0 1 2 3 4 5 6 7 8 9, yes no, true false"
 _SLOW = 0.05  # seconds of a score that holds up the loop
 
 
-def check_taskset(tasks: TaskSet, *, n: int = 64, seed: int = 0) -> Findings:
+def check_taskset(tasks: TaskSet, *, n: int = 64, seed: int = 0, deadline: float = 30.0) -> Findings:
     """Check a task set and its reward.
 
     Args:
         tasks: the set.
         n: how many tasks to score, drawn by the seed.
         seed: another seed draws other tasks.
+        deadline: seconds that one score may take.
 
     Returns:
         The findings; print them, or call `raise_for_errors()`.
@@ -52,8 +54,34 @@ def check_taskset(tasks: TaskSet, *, n: int = 64, seed: int = 0) -> Findings:
     if tasks.scorer is score_by_env:
         found.note("score", "Scored by the environment's rewards; check_env looks at those.")
     else:
-        run_sync(_Scores(tasks, sample, found).run())
+        _watched(_Scores(tasks, sample, found), deadline)
     return found
+
+
+def _watched(scores: _Scores, deadline: float) -> None:
+    """Run the checks in a thread that is left behind where a score does not return."""
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(scores.run())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="check_taskset")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.02)
+        task, since = scores.doing
+        if task and time.monotonic() - since > deadline and thread.is_alive():
+            name = getattr(scores.tasks.scorer, "name", "score")
+            scores.found.error(
+                "hang",
+                f'"{name}" has not returned after {deadline:g} seconds for task {task}; the check stopped there.',
+            )
+            return
+    if failure:
+        raise failure[0]
 
 
 def _check_tasks(tasks: TaskSet, found: Findings) -> None:
@@ -99,6 +127,15 @@ class _Scores:
         self.values: set[float] = set()
         self.failures: list[str] = []
         self.longest = 0.0
+        self.doing: tuple[str, float] = ("", 0.0)
+
+    async def score(self, task: Task, trajectory: Trajectory) -> Score:
+        """A score under the watch of the main thread."""
+        self.doing = (task.id, time.monotonic())
+        try:
+            return await self.tasks.score(task, trajectory)
+        finally:
+            self.doing = ("", 0.0)
 
     async def run(self) -> None:
         """All checks of the score."""
@@ -148,7 +185,7 @@ class _Scores:
 
     async def one(self, task: Task, text: str) -> Score | None:
         began = time.perf_counter()
-        score = await self.tasks.score(task, _say(task, text))
+        score = await self.score(task, _say(task, text))
         self.longest = max(self.longest, time.perf_counter() - began)
         if score.verdict is Verdict.GRADER_FAILED:
             self.failures.append(score.note)
@@ -184,11 +221,11 @@ class _Scores:
             trajectory = _say(task, text)
             before = trajectory.to_json()
             frozen = json.dumps(before, default=str, sort_keys=True)
-            first.append(await self.tasks.score(task, trajectory))
+            first.append(await self.score(task, trajectory))
             if json.dumps(trajectory.to_json(), default=str, sort_keys=True) != frozen:
                 self.found.error("purity", f"The score changes the trajectory or the data of task {task.id}.")
                 return
-        again = [await self.tasks.score(task, _say(task, text)) for task, text in reversed(tried)]
+        again = [await self.score(task, _say(task, text)) for task, text in reversed(tried)]
         for (task, _), one, two in zip(tried, first, reversed(again), strict=True):
             if one.verdict != two.verdict or not (
                 one.value == two.value or (math.isnan(one.value) and math.isnan(two.value))

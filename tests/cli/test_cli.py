@@ -300,7 +300,7 @@ def test_a_syntax_error_in_the_users_file_is_named(place: Path) -> None:
 
 def test_interrupt_exits_130_and_resume_goes_on(toy: Path) -> None:
     _, err = call("run", "toy", "fail=true", code=130)
-    assert "rlready run:" in err
+    assert "rlready run: Left at once. " in err and "toy-small-1" in err
     assert call_json("runs")[0]["state"] == "interrupted"
     _, err = call("run", "toy", "--resume", "toy-small-1", "gain=0.9", code=2)
     assert "made with gain = 0.2, and now it is 0.9" in err

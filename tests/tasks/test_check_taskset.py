@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import Any
@@ -71,6 +72,22 @@ def test_scores_that_raise() -> None:
 
     (error,) = check_taskset(sums(score=broken)).errors
     assert "raised ZeroDivisionError" in error.text and "failed on 400 of the answers" in error.text
+
+
+@pytest.mark.parametrize("kind", ["blocks", "awaits"])
+def test_scores_that_never_return(kind: str) -> None:
+    def blocks(task: Task, trajectory: Trajectory) -> float:
+        time.sleep(30)
+        return 1.0
+
+    async def awaits(task: Task, trajectory: Trajectory) -> float:
+        await asyncio.sleep(30)
+        return 1.0
+
+    began = time.monotonic()
+    found = check_taskset(sums(2, score={"blocks": blocks, "awaits": awaits}[kind]), deadline=0.2)
+    assert time.monotonic() - began < 3
+    assert f'"{kind}" has not returned after 0.2 seconds for task' in found.of("hang")[0].text and not found.ok
 
 
 def test_impure_scores() -> None:
