@@ -2,7 +2,8 @@
 
 Two workloads of the same 0.8M-parameter shape: single-turn completions of chain sums (256 at once), and episodes of
 the telecom world with one-token turns (128 at once), where there is most to do per token. No peer: the figures are
-shares of one and the same run. The episodes are also played without prefix reuse, alternating.
+shares of one and the same run. The completions are also made by a model of 4.5M parameters, and the episodes played
+without prefix reuse, alternating.
 
     python benchmarks/rollout_engine.py    # writes benchmarks/results/rollout_engine.json
 """
@@ -32,6 +33,7 @@ from rlready.types import Score, Task, Trajectory
 from rlready.worlds.tau2 import telecom
 
 SHAPE = TinyConfig(dim=128, layers=4, heads=4, kv_heads=1, max_len=128)
+LARGER = TinyConfig(dim=256, layers=6, heads=4, kv_heads=1, max_len=128)
 WARM_UP = 2
 
 
@@ -72,13 +74,13 @@ def measure(collectors: Sequence[Collector], groups: int, rounds: int) -> list[d
     return [{name: statistics.median(f[name] for f in found[WARM_UP:]) for name in found[0]} for found in out]
 
 
-def completions(rounds: int) -> dict[str, float]:
+def completions(rounds: int, shape: TinyConfig = SHAPE) -> dict[str, float]:
     """256 completions of chain sums at once, by an untrained policy: up to 24 tokens each."""
 
     def zero(task: Task, trajectory: Trajectory) -> Score:
         return Score.wrong()
 
-    policy = TinyPolicy.create(chain.renderer(), SHAPE, max_batch=256)
+    policy = TinyPolicy.create(chain.renderer(), shape, max_batch=256)
     tasks = TaskSet(chain.tasks(512, seed=1), score=zero)
     params = SamplingParams(max_tokens=24, stop_ids=policy.renderer.stop_ids)
     collector = Collector(policy, ChatEnv, tasks, Uniform(tasks), group_size=8, params=params, max_steps=1)
@@ -107,10 +109,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    out = {"threads": 1, "completions": completions(rounds), "episodes": episodes(rounds)}
+    out = {
+        "threads": 1,
+        "completions": completions(rounds),
+        "completions, larger model": completions(rounds, LARGER),
+        "episodes": episodes(rounds),
+    }
     write("rollout_engine", out)
-    for name in ("completions", "episodes"):
-        print(name, {k: round(v, 3) for k, v in out[name].items()})  # type: ignore[attr-defined]
+    for name, numbers in out.items():
+        if isinstance(numbers, dict):
+            print(name, {k: round(v, 3) for k, v in numbers.items()})
 
 
 if __name__ == "__main__":

@@ -21,14 +21,16 @@ from typing import Any
 
 import chain
 from driver import lockstep
+from parts import RESULTS, write
 from sides import GROUP, LR, MAX_TOKENS, PROMPTS, Setting, Step
 
 from rlready.policy.tiny import load_policy, save_policy
 
-RESULTS = Path(__file__).parent / "results"
 SIDES = ("rlready", "trl")
 WARM_UP = 2
 """Steps left out of the timing: memory is allocated in them."""
+LEARNING = 10
+"""Reward climbs up to about this step; after it most groups are all right, and rlready does not run those."""
 
 
 def options() -> list[Setting]:
@@ -127,8 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=25, help="training steps a run")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of runs, a seed each")
+    parser.add_argument("--again", action="store_true", help="run nothing: sum up and draw the recorded steps again")
     parser.add_argument("--start", type=Path, help="folder of the warm-started policy; made there where it is missing")
     args = parser.parse_args()
+    if args.again:
+        recorded = json.loads((RESULTS / "vs_trl.json").read_text())
+        report({name: recorded[name] for name in ("setting", "versions", "start", "tried", "best")}, recorded["pairs"])
+        return
     with tempfile.TemporaryDirectory() as folder:
         start = args.start or Path(folder) / "start"
         if not start.exists():
@@ -141,24 +148,37 @@ def main() -> None:
         for seed in range(args.pairs):
             pairs.append(compare(start, args.steps, seed, best))
             print({k: v for k, v in pairs[-1].items() if k != "steps"}, flush=True)
-    ratios = [pair["ratio"] for pair in pairs]
-    out = {
-        "benchmark": "vs_trl",
+    settled = {
         "setting": {"prompts": PROMPTS, "group": GROUP, "max_tokens": MAX_TOKENS, "lr": LR, "steps": args.steps},
         "versions": versions(),
         "start": before,
         "tried": seconds,
         "best": {side: str(setting) for side, setting in best.items()},
+    }
+    report(settled, pairs)
+
+
+def report(settled: dict[str, Any], pairs: list[dict[str, Any]]) -> None:
+    """Write results and picture, print the ratio."""
+    ratios = [pair["ratio"] for pair in pairs]
+    out = settled | {
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
+        "ratio while learning": statistics.median(ratio(pair, slice(WARM_UP, LEARNING)) for pair in pairs),
+        "ratio once learnt": statistics.median(ratio(pair, slice(LEARNING, None)) for pair in pairs),
         "ratio of processor time": statistics.median(pair["ratio of processor time"] for pair in pairs),
         "ratio of neighbouring steps": statistics.median(pair["ratio of neighbouring steps"] for pair in pairs),
         "curves": curves(pairs),
         "pairs": pairs,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "vs_trl.json").write_text(json.dumps(out, indent=1) + "\n")
+    write("vs_trl", out)
     draw(pairs, RESULTS / "vs_trl.png")
     print(f"TRL's step takes {statistics.median(ratios):.1f}x as long (median of {len(ratios)} pairs).")
+
+
+def ratio(pair: dict[str, Any], at: slice) -> float:
+    """TRL's median seconds by ours over some steps."""
+    ours, theirs = (statistics.median(float(step["wall"]) for step in pair["steps"][side][at]) for side in SIDES)
+    return theirs / ours
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,148 @@
+"""Writes the measured parts of benchmarks/README.md from results/*.json: `python benchmarks/readme.py`.
+
+A test fails where the page says something else than the results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+Result = dict[str, Any]
+
+
+def read(name: str) -> Result:
+    """A recorded result."""
+    found: Result = json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table whose first column is words and whose others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def percent(x: float) -> str:
+    """A share."""
+    return f"{100 * x:.1f}%"
+
+
+def vs_trl(r: Result) -> str:
+    """Ratio, learning curves, settings."""
+    ratio, curves, n = r["ratio"], r["curves"], len(r["pairs"])
+    seconds = {side: sorted(pair["seconds"][side] for pair in r["pairs"])[n // 2] for side in ("rlready", "trl")}
+    rows = [
+        ["seconds a step, median", f"{seconds['rlready']:.2f}", f"{seconds['trl']:.2f}"],
+        ["reward of the first step", *(f"{curves['first reward'][s]:.3f}" for s in seconds)],
+        ["reward of the last five steps", *(f"{curves['last reward'][s]:.3f}" for s in seconds)],
+        ["tokens a completion", *(f"{curves['tokens'][s]:.1f}" for s in seconds)],
+        ["best setting", *(r["best"][s].split(", ", 1)[1] for s in seconds)],
+    ]
+    verdict = "within" if curves["within noise"] else "**beyond**"
+    held = "holds" if ratio["median"] >= 4 else "**does not hold**"
+    return "\n\n".join(
+        [
+            f"**TRL's step takes {ratio['median']:.1f} times as long** (median of {n} pairs, {ratio['min']:.1f} to "
+            f"{ratio['max']:.1f}; by processor time {r['ratio of processor time']:.1f}; by neighbouring steps "
+            f"{r['ratio of neighbouring steps']:.1f}). Wanted: 4; it {held}. While reward climbs the ratio is "
+            f"{r['ratio while learning']:.1f}, afterwards {r['ratio once learnt']:.1f}: rlready does not run groups "
+            "that are all right or all wrong, for they add nothing to the update.",
+            table(["", "rlready", f"TRL {r['versions']['trl']}"], rows),
+            f"Mean reward over all steps differs by {curves['gap']:+.3f}, with a standard error of "
+            f"{curves['standard error']:.3f} between seeds: {verdict} noise (two standard errors).",
+        ]
+    )
+
+
+def rollout_engine(r: Result) -> str:
+    """Shares of the two workloads."""
+    both = [r["completions"], r["completions, larger model"], r["episodes"]]
+    rows = [
+        [words, *(percent(each[name]) for each in both)]
+        for words, name in (
+            ("engine's time beyond forward passes", "engine"),
+            ("framework: rollout beyond forward passes, environments, graders", "framework"),
+            ("rollout beyond forward passes, environments included", "all but forward passes"),
+            ("environments and graders", "environments and graders"),
+            ("around the engine (coroutines, turns, seeds, rendering)", "around the engine"),
+            ("event loop waiting", "waiting"),
+        )
+    ]
+    rows.append(["tokens a turn", *(f"{each['tokens'] / each['turns']:.1f}" for each in both)])
+    e = r["episodes"]
+
+    def held(name: str, which: int) -> str:
+        return "hold" if both[which][name] <= 0.15 else "**do not hold**"
+
+    around = [1e6 * each["around the engine"] * each["seconds"] / each["turns"] for each in both]
+    return "\n\n".join(
+        [
+            table(["", "completions", "completions, 4.5M", "one-token turns"], rows),
+            f"Wanted: at most 15%. Within the engine: completions {held('engine', 0)}, one-token turns "
+            f"{held('engine', 2)}. Over the whole rollout: completions {held('framework', 0)} "
+            f"({percent(both[1]['framework'])} with the larger model), one-token turns {held('framework', 2)}.",
+            f"Asynchrony and bookkeeping around the engine cost {around[0]:.0f} microseconds an episode of one turn, "
+            f"and {around[2]:.0f} microseconds a turn of the longer episodes.",
+            f"Prefix reuse: without it the same episodes prefill {e['prefill tokens without reuse']:,.0f} tokens "
+            f"instead of {e['prefill tokens']:,.0f} and take {e['time without reuse']:.1f} times as long.",
+        ]
+    )
+
+
+def dream_speed(r: Result) -> str:
+    """Rates by concurrency, and shares of a step."""
+    counts = sorted(int(name.split()[1]) for name in r["rates"] if name.startswith("dream"))
+    rates = [
+        [
+            str(n),
+            *(f"{r['rates'][f'{side}, {n} at once']['steps per second']:,.0f}" for side in ("dream", "real")),
+            percent(r["rates"][f"dream, {n} at once"]["forward passes"]),
+        ]
+        for n in counts
+    ]
+    first, last = (r["rates"][f"dream, {n} at once"]["steps per second"] for n in (counts[0], counts[-1]))
+    real = r["rates"][f"real, {counts[-1]} at once"]["steps per second"]
+    parts = ("rollout", "environment", "update", "framework", "waiting")
+    step = [[part, *(percent(r["step"][side][part]) for side in ("real", "dream"))] for part in parts]
+    step.append(["seconds", *(f"{r['step'][side]['seconds']:.2f}" for side in ("real", "dream"))])
+    step.append(["transitions", *(f"{r['step'][side]['transitions']:,.0f}" for side in ("real", "dream"))])
+    return "\n\n".join(
+        [
+            table(["episodes at once", "dreamt steps/s", "real steps/s", "dream: in forward passes"], rates),
+            f"{counts[-1]} episodes at once dream {last / first:.0f} times as fast as one at a time; a step writes "
+            f"{r['rates'][f'dream, {counts[-1]} at once']['tokens per step']:.0f} tokens. The real simulator is "
+            f"{real / last:.0f} times as fast as the dream at its best.",
+            table(["share of a GRPO step", "in reality", "in the dream"], step),
+        ]
+    )
+
+
+SECTIONS: dict[str, Callable[[Result], str]] = {
+    "vs_trl": vs_trl, "rollout_engine": rollout_engine, "dream_speed": dream_speed,
+}  # fmt: skip
+
+
+def fill(page: str) -> str:
+    """The page with every measured part as the results have it."""
+    for name, write in SECTIONS.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise SystemExit(f"benchmarks/README.md has no part between {begin.strip()} and {end}.")
+        page = f"{before}{begin}{write(read(name))}\n{end}{after}"
+    return page
+
+
+def main() -> None:
+    """Rewrite the page."""
+    path = HERE / "README.md"
+    path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
