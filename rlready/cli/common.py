@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -55,6 +56,20 @@ class Commands(TyperGroup):
         except UserError as error:
             complain(f"{_path(ctx)}: {error}")
             raise typer.Exit(2) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            complain(
+                f"{_path(ctx)}: the disk is full{f': {error.filename}' if error.filename else ''}. Free some space."
+            )
+            raise typer.Exit(2) from error
+        except typer.BadParameter:
+            raise
+        except Exception as error:
+            option = str(getattr(error, "option_name", None) or "").lstrip("-")
+            if option and ctx.invoked_subcommand in ("train", "run") and hasattr(error, "message"):
+                error.message += f". Settings are written without dashes: {option}=..."
+            raise
         except KeyboardInterrupt as error:
             complain(f"{_path(ctx)}: {str(error) or 'interrupted.'}")
             raise typer.Exit(130) from error

@@ -292,6 +292,20 @@ def test_mistakes_are_one_sentence_and_exit_2(toy: Path, args: tuple[str, ...], 
     assert out == "" and err.startswith(f"rlready {args[0]}: ") and said in err and len(err.strip().splitlines()) == 1
 
 
+def test_a_setting_written_as_an_option_is_told_how_it_is_written(place: Path) -> None:
+    _, err = call("train", "my_task.py:tasks", "--steps", "5", code=2)
+    assert "Settings are written without dashes: steps=" in err.replace("\n", " ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_output_to_a_full_disk_is_one_sentence(place: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "rlready", "papers"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 2 and ended.stderr == "rlready papers: the disk is full. Free some space.\n"
+
+
 def test_a_syntax_error_in_the_users_file_is_named(place: Path) -> None:
     (place / "broken.py").write_text("x = 1\ny = (\n")
     _, err = call("train", "broken.py:tasks", code=2)
