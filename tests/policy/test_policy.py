@@ -177,10 +177,10 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         monkeypatch.delenv("RLREADY_THREADS", raising=False)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-        slow_at_two = choose_threads(measure=lambda: time.sleep(0.002 * torch.get_num_threads()))
+        slow_at_two = choose_threads(measure=lambda: time.sleep(0.02 * torch.get_num_threads()))
         assert slow_at_two.threads == 1 == torch.get_num_threads() and set(slow_at_two.seconds) == {1, 2}
-        assert choose_threads(measure=lambda: time.sleep(0.004 / torch.get_num_threads())).threads == 2
-        even = choose_threads(measure=lambda: time.sleep(0.004))
+        assert choose_threads(measure=lambda: time.sleep(0.04 / torch.get_num_threads())).threads == 2
+        even = choose_threads(measure=lambda: time.sleep(0.03))
         assert even.threads == 1 and "measured" in str(even) and "RLREADY_THREADS" in str(even)
         monkeypatch.setenv("RLREADY_THREADS", "2")
         assert choose_threads().threads == 2 == torch.get_num_threads()
