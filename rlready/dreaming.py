@@ -11,8 +11,8 @@ where the dream flatters ever more, training stops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlready.aio import run_sync
@@ -224,6 +224,15 @@ class Dream:
                 f"in the dream and {seen.real:.0%} of the same tasks in reality."
             )
         return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `metrics` and `notes` tell of the training, JSON-ready; the model itself is saved when it is fitted."""
+        return {"watch": self.watch.state_dict(), "determinism": self.determinism and asdict(self.determinism)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self.watch.load_state_dict(state["watch"])
+        self.determinism = SameActions(**state["determinism"]) if state["determinism"] else None
 
     # ------------------------------------------------------------------ within
 

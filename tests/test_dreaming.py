@@ -7,6 +7,7 @@ transformer.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,6 +206,9 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     assert state["memory"]["dreams"] and state["generator"]["asked"] == 24  # there is something to compare
     assert [e.id for e in whole.model.memory.store] == [e.id for e in again.model.memory.store]
     assert whole.watch.seen == again.watch.seen and len(whole.watch.seen) == 4
+    read = dream_of(run, simulator)
+    read.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    assert (read.metrics(), read.notes()) == (again.metrics(), again.notes())
     assert policy.learner is not None and resumed.learner is not None
     assert_same_state(dict(policy.learner.state_dict()), dict(resumed.learner.state_dict()), "learner")
     assert run.spent("dream") > 0

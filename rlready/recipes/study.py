@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlready.checkpoint import Stateful
 from rlready.envs.base import EnvFactory
 from rlready.evaluate import Evaluation, Paired, evaluate, paired, sweep_temperature
 from rlready.policy.base import Policy, SamplingParams, require_learner
@@ -82,7 +83,13 @@ class Study:
         self.temperatures = tuple(temperatures)
         self.arms: dict[str, Arm] = {}
 
-    def arm(self, name: str, policy: Policy, train: Callable[[], str | None] | None = None) -> Arm:
+    def arm(
+        self,
+        name: str,
+        policy: Policy,
+        train: Callable[[], str | None] | None = None,
+        parts: Mapping[str, Stateful] | None = None,
+    ) -> Arm:
         """Train an arm, unless an earlier attempt finished it, and measure it.
 
         Args:
@@ -90,15 +97,17 @@ class Study:
             policy: what is trained and measured; holds the arm's weights afterwards.
             train: changes the policy in place; returns why it was halted, if it was. None where there is nothing to
                 train.
+            parts: what else the training changes and the report needs; kept and put back with the weights.
         """
         learner = require_learner(policy)
+        kept: dict[str, Stateful] = {"learner": learner, **(parts or {})}
         with self.run.stage(name) as stage:
             if stage.done:
-                stage.load({"learner": learner})
+                stage.load(kept)
                 policy.sync()
             else:
                 stage.result["halted"] = (train() if train is not None else None) or ""
-                stage.save({"learner": learner})
+                stage.save(kept)
         arm = Arm(
             name,
             real=self.run.spent("real", name),

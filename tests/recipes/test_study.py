@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,17 @@ def taught(run: Run, policy: TinyPolicy, calls: list[str]) -> Callable[[], str]:
         return "the dream flattered"
 
     return train
+
+
+class Note:
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"text": self.text}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.text = state["text"]
 
 
 def test_arms_are_measured_alike_and_their_costs_are_the_ledgers(tmp_path: Path) -> None:
@@ -82,14 +94,16 @@ def test_a_resumed_study_trains_and_measures_nothing_twice(tmp_path: Path) -> No
     with pytest.raises(RuntimeError, match="power cut"), opened(tmp_path) as run:
         study = study_of(run)
         policy = tiny()
-        study.arm("taught", policy, taught(run, policy, calls))
+        study.arm("taught", policy, taught(run, policy, calls), {"note": Note("seen in training")})
         numbers = study.metrics()
         spent = run.spent("measure")
         raise RuntimeError("power cut")
     with opened(tmp_path, "study-1") as run:
         again = study_of(run)
         fresh = tiny(seed=9)
-        again.arm("taught", fresh, taught(run, fresh, calls))
+        note = Note()
+        again.arm("taught", fresh, taught(run, fresh, calls), {"note": note})
+        assert note.text == "seen in training"
         assert calls == ["trained"] and run.spent("measure") == spent and run.spent("real") == 7
         assert untimed(again.metrics()) == untimed(numbers)
         assert_same_state(dict(policy.learner.weights()), dict(fresh.learner.weights()), "weights")

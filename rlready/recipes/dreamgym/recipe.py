@@ -159,7 +159,7 @@ def small(run: Run, config: Config | None = None) -> Report:
             steps=config.iterations, groups=config.groups, group_size=config.group_size, evaluator=look,
         )  # fmt: skip
 
-    study.arm("dream GRPO", dreamer, dreaming)
+    study.arm("dream GRPO", dreamer, dreaming, {"dream": dream})
     study.arm("sim-to-real", *real(dreamer, config.lr / 2, few, epochs))
 
     versus = [("dream GRPO", "filtered cloning"), ("dream GRPO", "real GRPO"), ("sim-to-real", "real GRPO")]
