@@ -44,8 +44,8 @@ def run_section() -> str:
             *_table(result),
             "",
             "Greedy; sampled at a temperature tuned on dev tasks; sampled at 1. *Held-out pairs*: tasks with a pair of "
-            "faults that no training task contains. [How to read it](docs/dreamgym.md). The claims below are means over "
-            "seeds, in shares: 0.1 is 10 points.",
+            "faults that no training task contains. [How to read it](docs/dreamgym.md). Claims are means over seeds, "
+            "in shares: 0.1 is 10 points.",
             "",
             *_claims(flagship, result),
         ]
