@@ -32,7 +32,9 @@ def run(
     slug: Annotated[str, typer.Argument(help="The recipe: a paper's slug, number or arXiv id; see `rlready papers`.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as grpo.lr=1e-4.", show_default=False),
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Settings, such as lr=1e-4; see --show-config.", show_default=False
+        ),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="smoke (under a minute), small (minutes on 2 cores), full (the paper's own, on GPUs).")

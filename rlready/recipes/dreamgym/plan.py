@@ -1,4 +1,4 @@
-"""What the paper's own scale needs: models, memory, data and steps, computed from the numbers in `paper.toml`."""
+"""What the paper's own scale needs: models, memory and steps; the settings are those of `paper.toml`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rlready.run_report import Report, Table
 BYTES = {"bf16": 2, "fp32": 4}
 # Parameters in billions, from the models' public configurations.
 MODELS = {"Llama-3.1-8B-Instruct": 8.03, "Llama-3.2-3B-Instruct": 3.21, "Qwen-2.5-7B-Instruct": 7.62}
+# The recalled and own settings of `paper.toml`, repeated here as numbers to reckon with.
 GROUPS, GROUP_SIZE, ITERATIONS = 16, 8, 150
 STEP_CAPS = {"WebShop": 15, "ALFWorld": 50}
 TOKENS = 8192
