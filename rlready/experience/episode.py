@@ -12,6 +12,8 @@ from typing import Any
 
 from rlready.types import Message, Trajectory, Turn
 
+_OPTIONAL: dict[str, Any] = {"judged": True, "reward": None, "rewards": (), "errors": ()}
+
 
 @dataclass(frozen=True)
 class LoggedEpisode:
@@ -27,6 +29,10 @@ class LoggedEpisode:
         source: who acted ("agent", "random", "synthetic", ...).
         version: policy version that acted.
         seed: the episode's environment seed.
+        judged: False where nobody said whether it worked; `success` then means nothing.
+        reward: the reward as logged; None where only the success is known.
+        rewards: one per action where the log has them, else empty.
+        errors: indices of the actions that were answered by an error, as far as the log marks them.
 
     Raises:
         ValueError: there are not as many replies as actions.
@@ -41,11 +47,15 @@ class LoggedEpisode:
     source: str = "agent"
     version: int = 0
     seed: int = 0
+    judged: bool = True
+    reward: float | None = None
+    rewards: tuple[float, ...] = ()
+    errors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Take lists too (JSON has no tuples), and check the lengths."""
-        object.__setattr__(self, "actions", tuple(self.actions))
-        object.__setattr__(self, "replies", tuple(self.replies))
+        for name in ("actions", "replies", "rewards", "errors"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.actions) != len(self.replies):
             raise ValueError(
                 f"episode of task {self.task_id}: {len(self.actions)} actions but {len(self.replies)} replies."
@@ -56,8 +66,12 @@ class LoggedEpisode:
         return len(self.actions)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON-ready mapping."""
-        return asdict(self)
+        """As a JSON-ready mapping; what only some logs have is left out where it has its default."""
+        record = asdict(self)
+        for name, default in _OPTIONAL.items():
+            if record[name] == default:
+                del record[name]
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> LoggedEpisode:

@@ -18,7 +18,6 @@ Lines are split at the newline byte alone: U+2028 and its kin inside a string ar
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import json
@@ -81,7 +80,7 @@ class StoredStep:
 
 def episode_id(episode: LoggedEpisode) -> str:
     """The id of an episode that was given none: a hash of all it holds, so storing it twice stores it once."""
-    return f"{derive('episode', json.dumps(dataclasses.asdict(episode), sort_keys=True)):016x}"
+    return f"{derive('episode', json.dumps(episode.to_json(), sort_keys=True)):016x}"
 
 
 class ExperienceStore:
@@ -179,7 +178,7 @@ class ExperienceStore:
             return None
         entry = Entry(id, episode, dict(notes or {}))
         if self.folder is not None:
-            self._write({"id": id, "episode": dataclasses.asdict(episode), "notes": entry.notes})
+            self._write({"id": id, "episode": episode.to_json(), "notes": entry.notes})
         self.entries[id] = entry
         return id
 
@@ -212,7 +211,7 @@ class ExperienceStore:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             for e in self.entries.values():
-                _write_all(fd, _line({"id": e.id, "episode": dataclasses.asdict(e.episode), "notes": e.notes}))
+                _write_all(fd, _line({"id": e.id, "episode": e.episode.to_json(), "notes": e.notes}))
             os.fsync(fd)
         except OSError as error:
             path.unlink(missing_ok=True)
