@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -27,26 +27,37 @@ class Call:
         name: the tool's name; empty where it could not be read.
         arguments: the arguments; None where the call is malformed.
         problem: why it is malformed, one sentence; empty for a good call.
+        written: the call as it stood in the completion, its tags included.
     """
 
     name: str
     arguments: Mapping[str, Any] | None
     problem: str = ""
+    written: str = field(default="", compare=False, repr=False)
 
 
 def parse_calls(text: str) -> list[Call]:
     """All calls in a completion, in order, malformed ones included."""
-    head, closed, tail = text.partition("</think>")
-    if closed and "<think>" not in head:  # the opening tag was part of the prompt
-        text = tail
-    text = _THOUGHT.sub("", text)
+    text = without_thoughts(text)
     calls: list[Call] = []
     at = text.find(OPEN)
     while at >= 0:
         call, end = _parse_one(text, at + len(OPEN))
-        calls.append(call)
+        stop = end + len(text[end:]) - len(text[end:].lstrip())
+        stop = stop + len(CLOSE) if text.startswith(CLOSE, stop) else end
+        calls.append(replace(call, written=text[at:stop]))
         at = text.find(OPEN, end)
     return calls
+
+
+def without_thoughts(text: str) -> str:
+    """A completion without what stands inside `<think>...</think>`; an opening tag in the prompt counts too."""
+    if "think>" not in text:
+        return text
+    head, closed, tail = text.partition("</think>")
+    if closed and "<think>" not in head:  # the opening tag was part of the prompt
+        text = tail
+    return _THOUGHT.sub("", text)
 
 
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
