@@ -4,8 +4,8 @@ An episode is a list of *actions* and *replies*. A dream answers an action by as
 that knows the answer gives it:
 
     checks       the action is malformed, unknown or not admissible: the recorded kind of error          (code)
-    state        what the typed state says: looked up, computed, repeated                                (code)
     recordings   an episode that was recorded with exactly these actions, in this world: its reply       (replay)
+    state        what the typed state says: looked up, computed, repeated                                (code)
     simulator    retrieval, a small transformer, a language model: one string names it                   (model)
 
 What a layer is shown is a `Moment`: the world, what happened, nothing else. So a reply is a function of (world, history,

@@ -17,18 +17,17 @@ from typing import Any
 
 from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm
-from rlready.curriculum.samplers import Mixed, Pool, Variance
 from rlready.dream.annotate import Annotator, paired
 from rlready.dream.checks import Agreement, AgreementWatch, SameActions, agreement, same_actions
 from rlready.dream.env import DreamEnv
 from rlready.dream.format import Annotation, DreamFormat
 from rlready.dream.model import DreamConfig, ExperienceModel, KindOf
 from rlready.dream.taskgen import TaskGenerator
+from rlready.dreaming.collect import TaskCollector
 from rlready.errors import UserError
 from rlready.evaluate import Evaluation, evaluate
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import Policy, SamplingParams
-from rlready.rollout.collect import Collector
 from rlready.run import Run
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
@@ -314,58 +313,39 @@ class _Look:
         return (self.beside.metrics() if self.beside is not None else {}) | self.agreement.metrics()
 
 
-class DreamCollector:
-    """A collector in the dream: rollouts, a memory that co-evolves, generated tasks. The trainer's `Collects`."""
+class DreamCollector(TaskCollector):
+    """A collector in the dream of a world, whose memory co-evolves with the agent."""
 
     def __init__(self, dream: Dream, policy: Policy, tasks: TaskSet, *, group_size: int) -> None:
         """Build curriculum, generator and rollouts."""
         options, seed = dream.options, dream.run.seed
         self.dream = dream
-        self.original = Variance(tasks, derive(seed, "dream tasks"), explore=options.explore)
-        self.pool = Pool()
-        self.mixed = Mixed(self.original, self.pool, cap=options.generated)
-        self.generator = TaskGenerator(dream.model, dream.known, seed=derive(seed, "new tasks"))
-        self.inner = Collector(
-            policy, dream.env, tasks, self.mixed,
-            group_size=group_size, seed=derive(seed, "dream"), max_failures=options.max_failures,
+        generator = TaskGenerator(dream.model, dream.known, seed=derive(seed, "new tasks"))
+        super().__init__(
+            policy, dream.env, tasks, generator, seed=seed, group_size=group_size, generated=options.generated,
+            seeds=options.seeds, proposals=options.proposals, explore=options.explore,
+            max_failures=options.max_failures,
         )  # fmt: skip
         self._memory: dict[str, float] = {}
 
-    @property
-    def transitions(self) -> int:
-        """Dreamt transitions so far."""
-        return self.inner.transitions
-
-    async def aclose(self) -> None:
-        """End what plays in the background."""
-        await self.inner.aclose()
-
     async def collect(self, groups: int) -> list[Group]:
-        """Dream groups; then let the dreams join the memory, and propose new tasks."""
+        """Let the finished dreams join the memory, then dream groups and propose new tasks."""
         self._memory = self.dream.model.memory.commit(self.inner.policy.version)
-        played = await self.inner.collect(groups)
-        if self.dream.options.generated > 0:
-            self.generator.observe(played)
-            seeds: list[Task] = self.mixed.top(self.dream.options.seeds)
-            self.pool.add(await self.generator.propose(seeds, self.dream.options.proposals))
-        return played
+        return await super().collect(groups)
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last collection, of the memory and of the generator."""
-        return self.inner.metrics() | self._memory | self.generator.metrics()
+        return super().metrics() | self._memory
 
     def state_dict(self) -> dict[str, Any]:
         """What resuming needs, the co-evolved memory included."""
-        return {
-            "collector": self.inner.state_dict(),
-            "generator": self.generator.state_dict(),
+        return super().state_dict() | {
             "memory": self.dream.model.memory.state_dict(),
             "watch": self.dream.watch.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`."""
-        self.inner.load_state_dict(state["collector"])
-        self.generator.load_state_dict(state["generator"])
+        super().load_state_dict(state)
         self.dream.model.memory.load_state_dict(state["memory"])
         self.dream.watch.load_state_dict(state["watch"])
