@@ -1,0 +1,1 @@
+"""What answers where code does not know: simulators, by one string each."""

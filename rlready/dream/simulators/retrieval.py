@@ -1,0 +1,199 @@
+"""A simulator without training: the reply of the most similar recording, with the present call's values put in.
+
+Recorded transitions are compared within the same kind of action by what was done (for a tool call its arguments, which
+count most) and by the situation (the instruction and the last replies). The success of a finished episode is the share
+of successes among the most similar finished recordings: the same instruction, the same changes.
+
+The index is lexical by default. Others measured learned embeddings for simulators and found that they never beat
+hashing, so they plug in by choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlready.dream.base import Action, Moment, Reply
+from rlready.dream.library import Library, Steps
+from rlready.dream.simulators.substitute import exchanges, identifiers, leaves, substitute
+from rlready.dream.simulators.words import PART, PartEncoder, f1, flat
+from rlready.experience.retrieve import Case, Encoder, Hit, Query, Retriever
+
+_LAST = 2
+_NEVER = 2.0
+"""A cosine that none exceeds: repeated replies are kept, since they are what agreement is counted from."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCase(Case):
+    """A recorded transition that knows its place: step `step` of recording `trajectory`."""
+
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One retrieved transition.
+
+    Attributes:
+        action, reply: as recorded.
+        text: the reply's text with the present values put in.
+        score: likeness, in [-1, 1].
+        id: of the recording.
+    """
+
+    action: Action
+    reply: Reply
+    text: str
+    score: float
+    id: str
+
+
+class Retrieval:
+    """Answers from the nearest recordings.
+
+    The confidence is the best likeness times the agreement of the k best: the mean word F1 of their replies with the
+    chosen one, weighted by likeness. It is raw; `simulators.confidence` calibrates it.
+
+    Attributes:
+        library: the recordings.
+        k: how many are retrieved.
+        exclude_own: whether recordings of the moment's own task are left out, as measuring does.
+    """
+
+    name = "retrieval"
+
+    def __init__(
+        self, library: Library, *, k: int = 8, encoder: Encoder | None = None, exclude_own: bool = False
+    ) -> None:
+        """Index a library.
+
+        Args:
+            library: the recordings.
+            k: how many are retrieved for a reply, and for a verdict.
+            encoder: of each part of a text; hashed word n-grams by default.
+            exclude_own: never use recordings of the moment's own task.
+
+        Raises:
+            ValueError: k is not positive.
+        """
+        if k < 1:
+            raise ValueError("Retrieval needs k >= 1.")
+        self.library, self.k, self.exclude_own = library, k, exclude_own
+        self._calls = Retriever(PartEncoder((2.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
+        self._says = Retriever(PartEncoder((1.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
+        self._ends = Retriever(PartEncoder((1.0, 2.0, 0.5), encoder), near=_NEVER)
+        self._base = library.base_rate
+        self._kinds = frozenset(library.kinds())
+        for id in library:
+            self._add(id)
+
+    def _add(self, id: str) -> None:
+        episode, steps = self.library.episodes[id], self.library.steps(id)
+        cases: dict[bool, list[Case]] = {True: [], False: []}
+        for t, (action, reply) in enumerate(steps):
+            text = self._text(episode.instruction, steps[max(0, t - _LAST) : t], action)
+            told = f"{reply.text}{PART}{reply.failed:d}{reply.done:d}"
+            cases[bool(action.tool)].append(StepCase(text, action.kind, told, id, episode.task_id, episode.source, t))
+        self._calls.add(cases[True])
+        self._says.add(cases[False])
+        if episode.judged and episode.finished:
+            end = self._end(episode.instruction, steps)
+            self._ends.add([Case(end, "end", f"{episode.success:d}{PART}{id}", id, episode.task_id)])
+
+    # ------------------------------------------------------------------ the simulator
+
+    async def reply(self, moment: Moment, action: Action) -> Reply:
+        """The best recording's reply; empty with confidence 0 where nothing of the kind was ever recorded."""
+        found = self.nearest(moment, action)
+        if not found:
+            return Reply("", origin="nearest", confidence=0.0)
+        best = found[0]
+        weight = sum(max(f.score, 0.0) for f in found)
+        agree = sum(max(f.score, 0.0) * _alike(f, best) for f in found) / weight if weight else 0.0
+        confidence = min(1.0, max(0.0, best.score)) * agree
+        return replace(best.reply, text=best.text, origin="nearest", confidence=confidence, note=best.id)
+
+    async def judge(self, moment: Moment) -> float:
+        """Share of success among the nearest finished recordings, weighted by the 8th power of their likeness.
+
+        The base rate counts as a tenth of a recording, so that it is the answer where nothing is alike.
+        """
+        task = moment.task_id if self.exclude_own else None
+        hits = self._ends.search([Query(self._end(moment.instruction, moment.past), "end", None, task)], self.k)[0]
+        weights = [max(hit.score, 0.0) ** 8 for hit in hits]
+        won = sum(w for w, hit in zip(weights, hits, strict=True) if hit.case.reply.startswith("1"))
+        return (won + 0.1 * self._base) / (sum(weights) + 0.1)
+
+    def release(self, world: int) -> None:
+        """Nothing is cached for a world."""
+
+    # ------------------------------------------------------------------ what is retrieved
+
+    def nearest(self, moment: Moment, action: Action, k: int | None = None) -> list[Found]:
+        """The k nearest recorded transitions of the same kind of action, best first.
+
+        Where the anchor's recording is within 0.02 of the best, it comes first: a world keeps to its own facts.
+        """
+        if action.kind not in self._kinds:
+            return []
+        index = self._calls if action.tool else self._says
+        text = self._text(moment.instruction, moment.past[-_LAST:], action)
+        task = moment.task_id if self.exclude_own else None
+        hits = index.search([Query(text, action.kind, None, task)], k or self.k)[0]
+        if moment.anchor:
+            near = [h for h in hits if h.case.trajectory == moment.anchor and h.score >= hits[0].score - 0.02]
+            hits = [*near[:1], *(h for h in hits if h not in near[:1])]
+        return [self._found(hit, moment.past, action) for hit in hits]
+
+    def _found(self, hit: Hit, past: Sequence[tuple[Action, Reply]], action: Action) -> Found:
+        case = hit.case
+        assert isinstance(case, StepCase)
+        steps = self.library.steps(case.trajectory)
+        recorded, reply = steps[case.step]
+        if action.tool and recorded.text == action.text:
+            return Found(recorded, reply, reply.text, hit.score, case.trajectory)
+        pairs = {**identifiers(steps[: case.step], past), **exchanges(recorded, action)}
+        kept = {str(value) for _, value in leaves(recorded.arguments or {})}
+        now = {str(value) for _, value in leaves(action.arguments or {})}
+        pairs = {a: b for a, b in pairs.items() if not (a in kept and a in now)}
+        return Found(recorded, reply, substitute(reply.text, pairs), hit.score, case.trajectory)
+
+    def _text(self, instruction: str, last: Sequence[tuple[Action, Reply]], action: Action) -> str:
+        situation = " ".join([flat(instruction), *(flat(reply.text, 1000) for _, reply in last)])
+        return f"{_features(action)}{PART}{situation}"
+
+    def _end(self, instruction: str, steps: Sequence[tuple[Action, Reply]]) -> str:
+        changes = changing(steps, self.library)
+        done = " ".join(f"{action.text.replace(' ', '')} {_features(action)}" for action, _ in changes) or "(nothing)"
+        final = flat(steps[-1][1].text, 1000) if steps and not self.library.domain.tools else ""
+        return f"{flat(instruction)}{PART}{done}{PART}{final}"
+
+
+def changing(steps: Sequence[tuple[Action, Reply]], library: Library) -> Steps:
+    """The steps that may have changed something, sorted by what was done.
+
+    Where there are tools these are the calls of tools that do not only read, failed ones left out; elsewhere all steps.
+    """
+    if not library.domain.tools:
+        return tuple(steps)
+    reads = library.state.reads
+    kept = [(a, r) for a, r in steps if a.tool and a.tool not in reads and not r.failed]
+    return tuple(sorted(kept, key=lambda step: step[0].text))
+
+
+def _features(action: Action) -> str:
+    """What is compared of an action: each argument as one word and by its own words; the words of plain actions."""
+    if action.arguments is None:
+        return flat(action.text)
+    out = []
+    for path, value in leaves(action.arguments):
+        own = flat(str(value))
+        out += [f"{'.'.join(path)}={own.replace(' ', '_')}", own]
+    return " ".join(out)
+
+
+def _alike(a: Found, b: Found) -> float:
+    if a.reply.failed != b.reply.failed or a.reply.done != b.reply.done:
+        return 0.0
+    return 1.0 if a.text == b.text else f1(a.text[:2000], b.text[:2000])
