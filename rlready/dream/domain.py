@@ -115,6 +115,8 @@ class ToolSpec:
         description: from the log; "" where it holds none.
         given: whether the schema stood in the log (or was passed), rather than being learned from calls.
         calls: recorded calls, failed ones included.
+        open: arguments that the schema does not list are accepted (recorded calls had some, or were too few to tell).
+        lenient: arguments in which recorded calls broke a given schema without failing; they are not checked.
     """
 
     name: str
@@ -122,6 +124,8 @@ class ToolSpec:
     description: str = ""
     given: bool = False
     calls: int = 0
+    open: bool = False
+    lenient: tuple[str, ...] = ()
 
     def schema(self) -> dict[str, Any]:
         """As models are shown it: `{"name", "description", "parameters"}`."""
@@ -297,10 +301,13 @@ class Domain:
     def from_json(cls, record: Mapping[str, Any]) -> Domain:
         """Inverse of `to_json`."""
         kw = dict(record)
-        kw["tools"] = {tool["name"]: ToolSpec(**tool) for tool in record["tools"]}
+        kw["tools"] = {
+            tool["name"]: ToolSpec(**{**tool, "lenient": tuple(tool["lenient"])}) for tool in record["tools"]
+        }
         kw["actions"] = None if record["actions"] is None else tuple(record["actions"])
-        ending = dict(record["ending"])
-        kw["ending"] = Ending(**{k: tuple(v) if isinstance(v, list) else v for k, v in ending.items()})
+        ending = record["ending"]
+        lists = {name: tuple(ending[name]) for name in ("tools", "marks", "heads")}
+        kw["ending"] = Ending(**{**ending, **lists})
         kw["errors"] = {kind: ErrorForm(**form) for kind, form in record["errors"].items()}
         return cls(**kw)
 
