@@ -8,19 +8,22 @@ that knows the answer gives it:
     state        what the typed state says: looked up, computed, repeated                                (code)
     simulator    retrieval, a small transformer, a language model: one string names it                   (model)
 
-What a layer is shown is a `Moment`: the world, what happened, nothing else. So a reply is a function of (world, history,
-action). The *world* is what is hidden; it is drawn once from (task, seed), so a group that shares both shares it. A
-question about the world itself (a reading tool called before anything was changed) is asked with an empty history, so
-that every member of the group hears the same answer, whatever it did before.
+What a layer is shown is a `Moment`: the world, what happened, nothing else. So a reply is a function of (world,
+history, action). The *world* is what is hidden; it is drawn once from (task, seed), so a group that shares both shares
+it. A question about the world itself (a reading tool called before anything was changed) is asked with an empty
+history, so that every member of the group hears the same answer, whatever it did before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from rlready.seeds import derive
+
+if TYPE_CHECKING:
+    from rlready.dream.library import Library
 
 Origin = Literal["check", "state", "recorded", "nearest", "model", "perturbed"]
 
@@ -127,6 +130,32 @@ class Simulator(Protocol):
 
     def release(self, world: int) -> None:
         """Forget what is cached for a world."""
+        ...
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A simulator that can learn from further recordings while an agent is trained in it."""
+
+    async def learn(self, library: Library, ids: Sequence[str], *, seed: int) -> dict[str, float]:
+        """Take in a grown library.
+
+        Args:
+            library: with the further recordings.
+            ids: theirs.
+            seed: of whatever is random in it.
+
+        Returns:
+            Numbers to log.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `learn` changed, so that a resumed run goes on from it."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], library: Library) -> None:
+        """Inverse of `state_dict`, with the grown library."""
         ...
 
 

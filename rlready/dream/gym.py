@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from rlready.dream.actions import ActionChecks
-from rlready.dream.base import Layer, Simulator
+from rlready.dream.base import Layer, Learns, Simulator
 from rlready.dream.criteria import Criteria
 from rlready.dream.domain import Domain
 from rlready.dream.facts import Questions
+from rlready.dream.format import Unparsable
 from rlready.dream.gymenv import GymEnv
-from rlready.dream.library import Library, Recorded
+from rlready.dream.library import Library, Recorded, Steps
 from rlready.dream.perturb import Perturb
 from rlready.dream.simulators import load_simulator
 from rlready.dream.simulators.confidence import Calibration
 from rlready.dream.state import StateRules
+from rlready.envs.base import EnvFactory
 from rlready.errors import UserError, did_you_mean
 from rlready.experience.episode import LoggedEpisode
 from rlready.experience.store import ExperienceStore
@@ -56,6 +58,7 @@ class Gym:
         calibration: raw to calibrated confidence of the simulator; None before it was measured.
         min_confidence, low_confidence: a reply below this ends the episode, or masks it from training.
         about: where the gym comes from, JSON-ready.
+        folder: where it was loaded from; None for one that was put together.
     """
 
     def __init__(
@@ -78,8 +81,20 @@ class Gym:
         """Put the parts together; `dreaming.fit` and `Gym.load` are the usual ways here.
 
         Args:
+            domain: see the class; so are `state`, `library`, `simulator`, `splits`, `reward_source`, `perturb`,
+                `calibration`, `min_confidence`, `low_confidence` and `about`.
             held_out: the recorded episodes of the other splits, for measuring; the dream never uses them.
             criteria: None learns them from the library.
+            state: code that knows of the state.
+            library: recordings.
+            simulator: answers the rest.
+            splits: task ids by split.
+            reward_source: who judges.
+            perturb: trouble on purpose.
+            calibration: of confidence.
+            min_confidence: in [0, 1].
+            low_confidence: "end" or "mask".
+            about: facts.
 
         Raises:
             UserError: there is no such reward source, or a limit is no probability.
@@ -98,6 +113,7 @@ class Gym:
         self.min_confidence = min_confidence
         self.low_confidence: LowConfidence = low_confidence
         self.about = dict(about or {})
+        self.folder: Path | None = None
         self.checks = ActionChecks(domain)
         self.layers: tuple[Layer, ...] = (Recorded(library), state)
         self._criteria = criteria
@@ -124,6 +140,10 @@ class Gym:
     def env(self, *, evaluation: bool = False) -> GymEnv:
         """A dream of one episode."""
         return GymEnv(self, evaluation=evaluation)
+
+    def env_factory(self, *, evaluation: bool = False) -> EnvFactory:
+        """Makes dreams."""
+        return lambda: GymEnv(self, evaluation=evaluation)
 
     def calibrated(self, raw: float) -> float:
         """A simulator's confidence as a probability of being right."""
@@ -178,6 +198,62 @@ class Gym:
         if split not in self.splits:
             raise did_you_mean("split", split, self.splits)
         return self.splits[split]
+
+    # ------------------------------------------------------------------ repair
+
+    async def learn(self, episodes: Sequence[LoggedEpisode], *, seed: int = 0) -> dict[str, float]:
+        """Take in real episodes: they join the library, and the simulator learns what it would have got wrong.
+
+        Args:
+            episodes: of training tasks.
+            seed: of the simulator's learning.
+
+        Returns:
+            `repair/episodes`, `repair/wrong` (share of their steps that the dream had answered otherwise), and the
+            simulator's own numbers.
+        """
+        known = set(self.library.episodes)
+        grown = Library([*self.library.episodes.values(), *episodes], self.domain, self.state)
+        ids = [id for id in grown if id not in known]
+        wrong = await self._wrong([(grown.episodes[id], grown.steps(id)) for id in ids])
+        self._grow(grown)
+        numbers = await self.simulator.learn(grown, ids, seed=seed) if isinstance(self.simulator, Learns) else {}
+        return {"repair/episodes": float(len(ids)), "repair/wrong": wrong, **numbers}
+
+    def learned(self) -> dict[str, Any]:
+        """What `learn` changed of the simulator, for checkpoints."""
+        return self.simulator.state_dict() if isinstance(self.simulator, Learns) else {}
+
+    def restore(self, episodes: Sequence[LoggedEpisode], state: Mapping[str, Any]) -> None:
+        """Put back what `learn` changed: the episodes that joined, and the simulator's state."""
+        if not episodes:
+            return
+        self._grow(Library([*self.library.episodes.values(), *episodes], self.domain, self.state))
+        if isinstance(self.simulator, Learns):
+            self.simulator.load_state_dict(state, self.library)
+
+    def _grow(self, library: Library) -> None:
+        self.library = library
+        self.layers = (Recorded(library), self.state)
+        self.__dict__.pop("questions", None)
+        if self._criteria is None:
+            self.__dict__.pop("criteria", None)
+
+    async def _wrong(self, episodes: Sequence[tuple[LoggedEpisode, Steps]]) -> float:
+        """Share of recorded steps that the dream answers otherwise, each under its recorded history."""
+        asked = wrong = 0
+        for episode, steps in episodes:
+            env = self.env(evaluation=True)
+            await env.reset(self.task(episode.task_id, episode.instruction), episode.seed)
+            for action, reply in steps:
+                try:
+                    said = (await env.answer(action)).text
+                except Unparsable:
+                    said = None
+                asked += 1
+                wrong += said != reply.text
+                env.take(action, reply)
+        return wrong / asked if asked else 0.0
 
     # ------------------------------------------------------------------ folder
 
@@ -258,7 +334,7 @@ class Gym:
                 raise did_you_mean("option of a gym", key, saved)
         own = simulator is None or simulator == body["simulator"]
         calibration = body["calibration"]
-        return cls(
+        gym = cls(
             domain,
             state,
             library,
@@ -270,6 +346,8 @@ class Gym:
             about=body["about"],
             **{**saved, **options},
         )
+        gym.folder = folder
+        return gym
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rlready.dream import perturb
 from rlready.dream.base import Action, Moment, Reply, first_reply
+from rlready.dream.domain import is_call
 from rlready.dream.format import Unparsable
 from rlready.envs.base import Env, Observation, Step
 from rlready.errors import EnvError
@@ -58,11 +59,11 @@ class GymEnv(Env):
             raise EnvError(f"dream: task {task.id} has no instruction in its prompt.")
         world = derive("world", task_id, instruction, seed)
         anchor = gym.library.anchor(task_id, world)
-        facts = tuple(gym.library.facts(anchor)) if anchor else ()
+        facts = gym.library.world_facts(anchor) if anchor else ()
         self.moment = Moment(task_id, instruction, world, state=gym.state.start(facts), anchor=anchor)
         self.known_facts = facts
         self.shown: tuple[tuple[Action, Reply], ...] = ()
-        self.messages: tuple[Message, ...] = task.prompt or gym.domain.prompt(instruction)
+        self.messages: tuple[Message, ...] = gym.domain.prompt(instruction)
         self.turns = 0
         self.changed = False
         self.open = True
@@ -91,7 +92,7 @@ class GymEnv(Env):
             reward += last.reward or 0.0
             confidence = min(confidence, last.confidence)
             if last.text or not last.done:
-                self.messages += (domain.answer(part, last, f"call_{self.turns}_{number}"),)
+                self.messages += (domain.answer(part, last, self.turns, number),)
             if last.done:
                 break
         info: dict[str, object] = {"origin": last.origin, "confidence": confidence, "failed": last.failed}
@@ -131,33 +132,49 @@ class GymEnv(Env):
 
     # ------------------------------------------------------------------ within
 
+    async def answer(self, action: Action) -> Reply:
+        """What the world answers to an action here, without trouble; nothing moves on.
+
+        Raises:
+            Unparsable: the simulator's answer could not be read.
+        """
+        gym = self.gym
+        reply = gym.checks.reply(self.moment, action)
+        if reply is None:
+            reply = await self._true_reply(action)
+        if reply.confidence < 1.0 and reply.origin in ("nearest", "model"):
+            reply = replace(reply, confidence=gym.calibrated(reply.confidence))
+        return reply
+
+    def take(self, action: Action, reply: Reply) -> None:
+        """Let an action and its reply have happened: history and state move on."""
+        gym, moment = self.gym, self.moment
+        self.changed |= bool(action.tool) and action.tool not in gym.state.reads and not reply.failed
+        state = moment.state if reply.origin == "check" else gym.state.observe(moment.state, action, reply)
+        self.moment = replace(moment, past=(*moment.past, (action, reply)), state=state)
+
     async def _answer(self, action: Action) -> Reply:
         """The reply to one action, as it is shown; the episode moves on."""
-        gym, moment, world = self.gym, self.moment, self.moment.world
+        gym, world = self.gym, self.moment.world
         trouble = () if self.evaluation else gym.perturb
-        reply = gym.checks.reply(moment, action)
-        if reply is None:
+        if trouble and gym.checks.reply(self.moment, action) is None:
             shown = perturb.before(trouble, world, self.shown, action)
             if shown is not None:
                 self.shown += ((action, shown),)
                 return shown
-            reply = await self._true_reply(action)
-            self.changed |= bool(action.tool) and action.tool not in gym.state.reads and not reply.failed
-        if reply.confidence < 1.0 and reply.origin in ("nearest", "model"):
-            reply = replace(reply, confidence=gym.calibrated(reply.confidence))
-        state = moment.state if reply.origin == "check" else gym.state.observe(moment.state, action, reply)
-        self.moment = replace(moment, past=(*moment.past, (action, reply)), state=state)
+        reply = await self.answer(action)
+        self.take(action, reply)
         shown = perturb.after(trouble, world, self.shown, action, reply)
         self.shown += ((action, shown),)
         return shown
 
     async def _true_reply(self, action: Action) -> Reply:
         """What the world answers to an admissible action."""
-        gym, ending = self.gym, self.gym.domain.ending
-        if not action.tool and ending.words_close:
+        domain = self.gym.domain
+        if not is_call(action) and domain.closes(action):
             return Reply("", done=True, origin="check")
         reply = await self._ask(self.moment, action)
-        if reply.done or action.tool in ending.tools or (reply.text and any(m in reply.text for m in ending.marks)):
+        if not reply.done and (domain.closes(action, reply) or (not reply.failed and domain.closes(action))):
             return replace(reply, done=True)
         return reply
 

@@ -1,0 +1,451 @@
+"""Train an agent in a gym, and say honestly whether that worked.
+
+    gate        determinism, format, invalid actions: training starts only when all pass (`force` is recorded)
+    clone       filtered cloning on the recorded successes; where that alone is enough, no dream is needed
+    check       the clone on the full held-out set of the real environment, and the same tasks in dream and reality
+    dream       RL in groups under the curriculum; agreement is measured again as it goes, real rounds mix and repair
+    check       the trained agent on the same held-out tasks: the paired difference is the result
+
+Every real transition is counted. What the last check needs is kept back before anything else is paid for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rlready.aio import run_sync
+from rlready.algorithms import Algorithm
+from rlready.algorithms.grpo import GRPO
+from rlready.dream.gate import GateReport, gate
+from rlready.dream.gym import Gym
+from rlready.dreaming.budget import RealBudget
+from rlready.dreaming.clone import clone
+from rlready.dreaming.rounds import GymCollector, RealSide
+from rlready.errors import UserError
+from rlready.evaluate import Evaluation, Paired, evaluate, paired
+from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
+from rlready.policy.tiny import TinyConfig, load_policy
+from rlready.run import Run
+from rlready.seeds import derive
+from rlready.start import build_tokenizer, tiny_policy
+from rlready.stopping import EntropyFall, KLJump, NoAction
+from rlready.tasks.base import TaskSet
+from rlready.tasks.scoring import RewardFn
+from rlready.train import train
+
+NOT_CHECKED = "not checked in a real environment"
+
+
+@dataclass(frozen=True)
+class DreamTrainConfig:
+    """Settings of `rlready dream train`; the algorithm's own stand beside, under its name. The numbers are ours.
+
+    Attributes:
+        steps: RL iterations in the dream.
+        groups: tasks per iteration.
+        group_size: episodes per task; they share one hidden world.
+        temperature: of sampling.
+        max_tokens: longest action, in tokens.
+        deadline: seconds per episode.
+        max_failures: share of dreams that may fail or be masked before training stops.
+        clone_epochs, clone_batch_tokens: of filtered cloning.
+        clone_from: "successes" (filtered cloning), or "all" recordings of agents.
+        enough: success of the clone from which on no dream is needed; above 1 always dreams.
+        generated: greatest share of generated tasks in a batch; 0 turns the task generator off.
+        check_every: iterations between two measurements of dream against reality; 0 measures before and after only.
+        check_tasks: tasks played on both sides in such a measurement, once each.
+        allowed: how much the dream's flattery may grow before training halts.
+        real_rounds: iterations that are played in reality where the budget allows, spread evenly: they train the
+            policy (mixing) and then the simulator (repair).
+        save_every: iterations between checkpoints.
+        tokenizer: of a new tiny policy: "words", "bpe" (can write anything), "auto".
+        vocab_size: of "bpe".
+        optimizer: learning rate and all that; cloning and RL start fresh ones.
+        rl_lr: learning rate of RL.
+        tiny: shape of a new tiny policy.
+    """
+
+    steps: int = 40
+    groups: int = 16
+    group_size: int = 8
+    temperature: float = 1.0
+    max_tokens: int = 64
+    deadline: float = 120.0
+    max_failures: float = 0.1
+    clone_epochs: int = 10
+    clone_batch_tokens: int = 4000
+    clone_from: Literal["successes", "all"] = "successes"
+    enough: float = 0.95
+    generated: float = 0.25
+    check_every: int = 10
+    check_tasks: int = 64
+    allowed: float = 0.15
+    real_rounds: int = 3
+    save_every: int = 10
+    tokenizer: Literal["auto", "words", "bpe"] = "auto"
+    vocab_size: int = 512
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
+    rl_lr: float = 3e-4
+    tiny: TinyConfig = field(default_factory=lambda: TinyConfig(dim=96, layers=3, heads=4, kv_heads=1, max_len=1024))
+
+    def __post_init__(self) -> None:
+        """Check what cannot work.
+
+        Raises:
+            UserError: a number is out of range; names the key.
+        """
+        least = {"steps": 0, "groups": 1, "group_size": 2, "max_tokens": 1, "clone_epochs": 0, "check_every": 0,
+                 "check_tasks": 1, "real_rounds": 0, "save_every": 0}  # fmt: skip
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least {bound}.")
+        if not 0 < self.temperature < math.inf:
+            raise UserError(f"temperature is {self.temperature:g}; it must be above 0.")
+        for name in ("generated", "max_failures", "allowed"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} is {getattr(self, name):g}; it is a share, between 0 and 1.")
+
+
+@dataclass
+class Outcome:
+    """What `train_in_dream` found.
+
+    Attributes:
+        gate: what the gate said.
+        forced: checks that failed and were overridden.
+        clone, trained: evaluations on the held-out set of the real environment, greedy; None where it was not asked.
+        dream: success of clone and trained agent on the gym's own held-out tasks, in the dream; never a result.
+        difference: the paired difference trained - clone; None where reality was not asked.
+        halted: why training halted early, or None.
+        skipped: why there was no RL at all, or None.
+        budget: what was spent.
+    """
+
+    gate: GateReport
+    forced: list[str]
+    clone: Evaluation | None = None
+    trained: Evaluation | None = None
+    dream: dict[str, float] = field(default_factory=dict)
+    difference: Paired | None = None
+    halted: str | None = None
+    skipped: str | None = None
+    budget: str = ""
+
+    @property
+    def last_line(self) -> str:
+        """The result in one line: the real, paired difference, or that there is none."""
+        if self.difference is None:
+            return f"Result: {NOT_CHECKED}."
+        return f"Result, real and paired, dream RL against filtered cloning: {self.difference}."
+
+
+def train_in_dream(
+    gym: Gym,
+    policy: Policy,
+    algorithm: Algorithm,
+    run: Run,
+    config: DreamTrainConfig,
+    *,
+    real: RealSide | None = None,
+    budget: int | None = None,
+    verifier: RewardFn | None = None,
+    force: bool = False,
+    cloned: bool = False,
+) -> Outcome:
+    """Gate, clone, dream, check.
+
+    Args:
+        gym: where to train.
+        policy: changed in place.
+        algorithm: of RL.
+        run: keeps stages, progress and ledgers; an interrupted run goes on where it stopped.
+        config: settings.
+        real: the real environment with its tasks; None: nothing is checked, and the result says so.
+        budget: most real transitions; None for no limit.
+        verifier: the user's score, where the gym's reward source wants one.
+        force: train although the gate failed; recorded in the run.
+        cloned: the policy was cloned elsewhere, so cloning is left out.
+
+    Raises:
+        UserError: the gate failed, the budget cannot pay for the last check, or there is nothing to learn from.
+    """
+    ledger = RealBudget(budget)
+    tasks = gym.tasks("train", verifier=verifier)
+    if not len(tasks):
+        raise UserError(
+            f"The gym has no tasks to train on with reward source {gym.reward_source}; choose another, or record more."
+        )
+    report, forced = _pass_gate(gym, run, real, ledger, force)
+    out = Outcome(report, forced)
+    params = SamplingParams(
+        temperature=config.temperature, max_tokens=config.max_tokens, stop_ids=policy.renderer.stop_ids
+    )
+    greedy = SamplingParams(temperature=0.0, max_tokens=config.max_tokens, stop_ids=policy.renderer.stop_ids)
+    if real is not None:
+        ledger.reserve(
+            2 * real.cost(len(real.held_out), gym), f"the paired check on {len(real.held_out)} held-out tasks"
+        )
+
+    if not cloned:
+        _clone_stage(gym, policy, run, config)
+    seed = derive(run.seed, "real check")
+    if real is not None:
+        out.clone = _real_check(run, "check clone", policy, real, greedy, seed, ledger)
+    dreamt = gym.tasks("test" if gym.splits.get("test") else "train", verifier=verifier).head(200)
+    out.dream["clone"] = _dream_check(run, "dream clone", policy, gym, dreamt, greedy)
+
+    start = out.clone.success if out.clone is not None else out.dream["clone"]
+    if start >= config.enough or not config.steps:
+        out.skipped = (
+            f"Filtered cloning alone succeeds in {start:.0%} of the held-out tasks: the logs are better than what RL "
+            "in a dream could add, and no dream is needed. (enough=1.1 trains all the same.)"
+            if config.steps
+            else "steps=0: no RL was asked for."
+        )
+        run.say(out.skipped)
+        out.budget = str(ledger)
+        return out
+
+    with run.stage("dream RL") as stage:
+        if stage.done:
+            stage.load({"policy": _Weights(policy), "ledger": ledger})
+            out.halted = stage.result.get("halted")
+        else:
+            out.halted = _rl(gym, policy, algorithm, run, config, tasks, params, real, ledger)
+            stage.result["halted"] = out.halted
+            stage.save({"policy": _Weights(policy), "ledger": ledger})
+    out.dream["trained"] = _dream_check(run, "dream trained", policy, gym, dreamt, greedy)
+    if real is not None:
+        out.trained = _real_check(run, "check trained", policy, real, greedy, seed, ledger)
+        assert out.clone is not None
+        out.difference = paired(out.trained, out.clone)
+    out.budget = str(ledger)
+    return out
+
+
+def policy_of(spec: str, gym: Gym, config: DreamTrainConfig, seed: int, folder: Path) -> tuple[Policy, bool]:
+    """A policy by its string, and whether it was trained before (so that it need not be cloned).
+
+    Args:
+        spec: "tiny" (from scratch), "hf:NAME", or the folder of a saved tiny policy.
+        gym: its texts make the tokenizer of a new tiny policy.
+        config: its shape.
+        seed: of its first weights.
+        folder: where the tokenizer is kept, so that a resumed run has the same.
+
+    Raises:
+        UserError: there is no such policy.
+    """
+    if spec == "tiny":
+        from rlready.policy.tiny.save import fresh_folder
+        from rlready.policy.tokenize import TextTokenizer
+
+        place = folder / "tokenizer"
+        if place.exists():
+            words = TextTokenizer.load(place)
+        else:
+            words = build_tokenizer(texts_of(gym), config.tokenizer, config.vocab_size)
+            with fresh_folder(place) as work:
+                words.save(work, bos="<s>", eos="<end>")
+        tasks = gym.tasks("train", verifier=lambda task, trajectory: 0.0)
+        return tiny_policy(tasks, tokenizer=words, shape=config.tiny, optimizer=config.optimizer, seed=seed), False
+    if spec.startswith("hf:"):
+        from rlready.policy.hf import HFPolicy, LoraSettings
+
+        return HFPolicy.load(
+            spec.removeprefix("hf:"), lora=LoraSettings(), optimizer=config.optimizer, seed=seed
+        ), False
+    if Path(spec).is_dir():
+        return load_policy(spec), True
+    raise UserError(f'There is no policy "{spec}". Use tiny, hf:NAME, or the folder of a saved policy.')
+
+
+def texts_of(gym: Gym, most: int = 2000) -> list[str]:
+    """What a policy in this gym may read or write."""
+    out: dict[str, None] = dict.fromkeys(gym.domain.actions or ())
+    for form in gym.domain.errors.values():
+        out[form.text] = None
+    for id in list(gym.library)[:most]:
+        episode = gym.library.episodes[id]
+        out.update(dict.fromkeys(m.text for m in gym.domain.prompt(episode.instruction)))
+        for action, reply in gym.library.steps(id):
+            out[action.text] = None
+            out[reply.text] = None
+    return [text for text in out if text]
+
+
+# ---------------------------------------------------------------------- stages
+
+
+class _Weights:
+    """A policy's weights as a part to save. The optimizer is not kept: every stage starts a fresh one."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def state_dict(self) -> dict[str, Any]:
+        """The learner's state."""
+        assert self.policy.learner is not None
+        return self.policy.learner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`; the sampler gets the weights, too."""
+        assert self.policy.learner is not None
+        self.policy.learner.load_state_dict(state)
+        self.policy.sync()
+
+
+def check_gate(
+    gym: Gym, real: RealSide | None = None, *, fingerprint: str = "", seed: int = 0, scripts: int = 24
+) -> tuple[GateReport, int]:
+    """Put a gym through the gate.
+
+    Args:
+        gym: what is to be trained in; where it was loaded from a folder, fresh sessions are compared.
+        real: the real environment, for the form of its observations and errors.
+        fingerprint: of parser, template and flags, as an earlier part of the run was trained under.
+        seed: of the worlds and of the choice of recordings.
+        scripts: recordings that are played, failed ones among them.
+
+    Returns:
+        The report, and the real transitions that it cost.
+    """
+    ids = sorted(gym.library, key=lambda id: derive(seed, "gate script", id))
+    lost = [i for i in ids if not gym.library.episodes[i].success][: scripts // 2]
+    chosen = [*lost, *(i for i in ids if i not in set(lost))][:scripts]
+    recorded = [gym.library.episodes[i] for i in chosen]
+    played = [(gym.task(e.task_id, e.instruction), [a for a in e.actions if a]) for e in recorded]
+    sessions = [Gym.load(gym.folder).env_factory(evaluation=True)] if gym.folder is not None else []
+    metered, count = real.metered() if real is not None else (None, {"steps": 0})
+    report = run_sync(
+        gate(
+            gym.env_factory(evaluation=True), gym.domain, played, real=metered, sessions=sessions, recorded=recorded,
+            fingerprint=fingerprint, reads=gym.state.reads, seed=seed,
+        )
+    )  # fmt: skip
+    return report, count["steps"]
+
+
+def _pass_gate(
+    gym: Gym, run: Run, real: RealSide | None, ledger: RealBudget, force: bool
+) -> tuple[GateReport, list[str]]:
+    """Run the gate once per run.
+
+    Raises:
+        UserError: a check failed and `force` is not set.
+    """
+    with run.stage("gate") as stage:
+        path = stage.dir / "gate.json"
+        if stage.done:
+            report = GateReport.from_json(json.loads(path.read_text(encoding="utf-8")))
+        else:
+            report, spent = check_gate(gym, real, seed=derive(run.seed, "gate"))
+            path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+            stage.result["real"] = spent
+            run.spend(gate=spent)
+    ledger.spend("gate", int(stage.result["real"]))
+    run.say(str(report))
+    failed = [check.name for check in report.checks if not check.passed]
+    run.note(gate={c.name: c.passed for c in report.checks}, fingerprint=gym.domain.fingerprint, forced=failed)
+    if not force:
+        report.raise_for_failure()
+    if failed:
+        run.say(f"Forced past the gate ({', '.join(failed)}); the run keeps a note of it.")
+    return report, failed
+
+
+def _clone_stage(gym: Gym, policy: Policy, run: Run, config: DreamTrainConfig) -> None:
+    with run.stage("clone") as stage:
+        if stage.done:
+            stage.load({"policy": _Weights(policy)})
+            return
+        numbers = clone(
+            gym, policy, run, successes=config.clone_from == "successes", epochs=config.clone_epochs,
+            batch_tokens=config.clone_batch_tokens,
+        )  # fmt: skip
+        stage.result.update(numbers)
+        stage.save({"policy": _Weights(policy)})
+        run.say(
+            f"Cloned {numbers['recordings']:.0f} recordings in {numbers['steps']:.0f} steps, loss {numbers['loss']:.3f}"
+            + (f"; {numbers['too_long']:.0f} were too long" if numbers["too_long"] else "")
+        )
+
+
+def _real_check(
+    run: Run, name: str, policy: Policy, real: RealSide, params: SamplingParams, seed: int, ledger: RealBudget
+) -> Evaluation:
+    """Evaluate on the full held-out set of the real environment, once per run."""
+    with run.stage(name) as stage:
+        path = stage.dir / "evaluation.json"
+        if stage.done:
+            found = Evaluation.from_json(json.loads(path.read_text(encoding="utf-8")))
+        else:
+            with run.progress.track(f"{name}, real", len(real.held_out)) as bar:
+                found = run_sync(
+                    evaluate(
+                        policy, real.held_out, real.env, params=params, max_steps=real.max_steps, seed=seed,
+                        on_progress=lambda _done, _all: bar.advance(),
+                    )
+                )  # fmt: skip
+            run.spend(check=found.env_steps)
+            path.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+    ledger.spend("check", found.env_steps, reserved=True)
+    run.say(f"{name}, real: {found}")
+    return found
+
+
+def _dream_check(run: Run, name: str, policy: Policy, gym: Gym, tasks: TaskSet, params: SamplingParams) -> float:
+    """Success on tasks of the gym, in the dream: shown beside the real one, never in its place."""
+    with run.stage(name) as stage:
+        if not stage.done:
+            found = run_sync(
+                evaluate(
+                    policy, tasks, lambda: gym.env(evaluation=True), params=params, seed=derive(run.seed, "dream check")
+                )
+            )
+            run.spend(dream=found.env_steps)
+            stage.result["success"] = None if math.isnan(found.success) else found.success
+    value = stage.result["success"]
+    return math.nan if value is None else float(value)
+
+
+def _rl(
+    gym: Gym,
+    policy: Policy,
+    algorithm: Algorithm,
+    run: Run,
+    config: DreamTrainConfig,
+    tasks: TaskSet,
+    params: SamplingParams,
+    real: RealSide | None,
+    ledger: RealBudget,
+) -> str | None:
+    """RL in the dream with real rounds and checks; why it was halted, if it was."""
+    assert policy.learner is not None
+    policy.learner.configure(OptimizerConfig(lr=config.rl_lr))
+    collector = GymCollector(gym, policy, tasks, config, run, params, real, ledger)
+    train(
+        policy,
+        collector,
+        algorithm,
+        run,
+        steps=config.steps,
+        groups_per_step=config.groups,
+        evaluator=collector.check,
+        eval_every=config.check_every,
+        save_every=config.save_every,
+        stop_rules=(KLJump(), EntropyFall(), NoAction(), collector.why_to_stop),
+        ledger="dream",
+    )
+    halted = run.noted("halted")
+    return str(halted["reason"]) if halted else None
+
+
+def default_algorithm(seed: int) -> GRPO:
+    """GRPO in two minibatches, as measured on tiny models."""
+    return GRPO(minibatches=2, seed=seed)
