@@ -26,7 +26,7 @@ def learning_rate(config: OptimizerConfig, step: int) -> float:
 
 
 class Optimizer:
-    """Updates a model's parameters from their gradients.
+    """Updates a model's parameters from their gradients, those that require one.
 
     Weight decay acts on matrices only, not on norms and biases.
 
@@ -53,7 +53,7 @@ class Optimizer:
             raise UserError("OptimizerConfig: lr and clip must not be negative, and ema must be in [0, 1).")
         self.config = config
         self.taken = 0
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         matrices = [p for p in self._parameters.values() if p.ndim > 1]
         others = [p for p in self._parameters.values() if p.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
