@@ -98,7 +98,9 @@ async def same_actions(
     for i, (task, _) in enumerate(scripts):
         runs = played[i * replays : (i + 1) * replays]
         void += sum(r.failure is not None for r in runs)
-        variance += float(np.var([r.reward for r in runs])) / len(scripts)
+        rewards = [r.reward for r in runs]
+        if len(set(rewards)) > 1:  # the variance of equal numbers is not always 0 in floating point
+            variance += float(np.var(rewards)) / len(scripts)
         kinds = list(dict.fromkeys((r.shown, r.reward, r.failure) for r in runs))
         if len(kinds) > 1:
             different += 1
@@ -108,11 +110,16 @@ async def same_actions(
 
 @dataclass(frozen=True)
 class InvalidRecall:
-    """How an environment takes texts that are no actions: share that was told so, and share that changed nothing."""
+    """How an environment takes texts that are no actions: share that was told so, and share that changed nothing.
+
+    `untold` and `moved` are the first example of either fault, as a sentence.
+    """
 
     attempts: int
     told: float
     unchanged: float
+    untold: str = ""
+    moved: str = ""
 
     @property
     def passed(self) -> bool:
@@ -126,30 +133,40 @@ async def invalid_recall(
     invalid: Sequence[str],
     *,
     told: Callable[[str], bool],
+    before: int = -1,
     seed: int = 0,
 ) -> InvalidRecall:
-    """Slip an invalid text in before the last action of each script, and compare with the script played without.
+    """Slip an invalid text into each script, and compare with the script played without.
 
     Args:
         env: makes a dream (or any environment).
         scripts: tasks with valid actions, short enough to leave the step cap room for one more.
         invalid: texts that are no actions.
         told: whether a reply says that the action was invalid.
+        before: index of the action before which it is slipped in; the last one by default.
         seed: the world's.
     """
     found: list[bool] = []
     unchanged: list[bool] = []
+    untold, moved = "", ""
     for task, actions in scripts:
         clean = await replay(env, task, seed, actions)
         for text in invalid:
-            slipped = await replay(env, task, seed, [*actions[:-1], text, *actions[-1:]])
+            slipped = await replay(env, task, seed, [*actions[:before], text, *actions[before:]])
             at = next((i for i, (role, said) in enumerate(slipped.shown) if role == "assistant" and said == text), None)
             answered = at is not None and at + 1 < len(slipped.shown) and slipped.shown[at + 1][0] != "assistant"
-            found.append(bool(answered and at is not None and told(slipped.shown[at + 1][1])))
+            reply = slipped.shown[at + 1][1] if answered and at is not None else None
+            found.append(reply is not None and told(reply))
+            if not found[-1]:
+                untold = untold or f"task {task.id}: {text!r} was answered by {reply!r}"
             rest = slipped.shown if at is None else slipped.shown[:at] + slipped.shown[at + 1 + answered :]
             unchanged.append(rest == clean.shown and slipped.reward == clean.reward)
+            if not unchanged[-1]:
+                paid = f"; the reward is {slipped.reward:g} with it and {clean.reward:g} without"
+                moved = moved or f"after {text!r}, {_difference(task, rest, clean.shown)}{paid}"
     n = len(found)
-    return InvalidRecall(n, float(np.mean(found)) if n else 1.0, float(np.mean(unchanged)) if n else 1.0)
+    share = [float(np.mean(v)) if n else 1.0 for v in (found, unchanged)]
+    return InvalidRecall(n, share[0], share[1], untold, moved)
 
 
 # ---------------------------------------------------------------------- dream against reality
