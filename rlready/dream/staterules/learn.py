@@ -1,0 +1,358 @@
+"""Learn `StateRules` from recordings, and verify each rule on recordings of other tasks.
+
+The tasks are dealt into two halves by a hash. Rules are learned on one half and asked about every step of the other,
+with the recorded past before them, and the other way round; both counts together are a rule's evidence. What is kept is
+then learned from all recordings and limited to the rules that were right in 95% of the answers, in at least three held
+recordings. Where the logs have but few tasks, the episodes are dealt instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rlready.dream.base import Action, Reply, State
+from rlready.dream.domain import Domain, parse
+from rlready.dream.state import Evidence, StateRules
+from rlready.dream.staterules.arithmetic import learn_sum
+from rlready.dream.staterules.documents import Reader, learn_reader, parse_object
+from rlready.dream.staterules.reads import (
+    MIN_RECORDINGS,
+    Pair,
+    Support,
+    find_keeps,
+    find_reads,
+    find_writers,
+    leaves,
+    verb,
+)
+from rlready.experience.episode import LoggedEpisode
+from rlready.seeds import derive
+
+RIGHT = 0.95
+MAX_SHARED = 20_000
+_KINDS = StateRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode as the learners read it: its number, its task, and its steps."""
+
+    number: int
+    task: str
+    steps: tuple[tuple[Action, str, Reply], ...]
+
+
+@dataclass(slots=True)
+class _Tally:
+    right: int = 0
+    asked: int = 0
+    recordings: set[int] = field(default_factory=set)
+    example: str = ""
+
+    def add(self, other: _Tally) -> None:
+        self.right += other.right
+        self.asked += other.asked
+        self.recordings |= other.recordings
+        self.example = self.example or other.example
+
+
+def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
+    """See `StateRules.learn`."""
+    plain = not domain.tools
+    played = _play(episodes, plain)
+    by_task = len({p.task for p in played}) >= 4
+    halves: tuple[list[Played], list[Played]] = ([], [])
+    for p in played:
+        halves[derive("state", p.task) % 2 if by_task else derive("state", p.task, p.number) % 2].append(p)
+    looks = _look(played, plain)
+    tallies: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
+    for here, there in (halves, halves[::-1]):
+        _verify(_fit(here, looks), there, tallies)
+    rules = _fit(played, looks)
+    persist = _persist(played, looks)
+    for (_, reader, by), tally in persist.items():  # a document that stands is what its reader would show
+        tallies["entity", reader, by].add(tally)
+    proof = [_judge(key, tally) for key, tally in sorted(tallies.items())]
+    allowed = {e.key: e.accuracy for e in proof if e.used}
+    pooled = [_judge(key, tally) for key, tally in sorted(_pool(tallies, plain).items())]
+    for e in (e for e in pooled if e.used):
+        for kind, by in _pairs_of(e.rule, looks):
+            own = tallies.get((e.rule, kind, by))
+            if own is None or own.right == own.asked:
+                allowed.setdefault((e.rule, kind, by), e.accuracy)
+    proof = [replace(e, used=e.key in allowed) for e in proof] + pooled
+    proof += [_judge(key, tally) for key, tally in sorted(persist.items())]
+    proof += [
+        Evidence("read", kind, "", s.pairs, s.recordings, s.agree / s.pairs if s.pairs else 0.0, kind in looks.reads)
+        for kind, s in sorted(looks.support.items())
+    ]
+    proof += [
+        Evidence("keep", reader, f"{writer} ({how})", s.pairs, s.recordings, s.agree / s.pairs, _holds(s))
+        for (writer, reader, how), s in sorted(looks.keeps.items())
+    ]
+    constants = {k: v for k, v in rules.constants.items() if ("constant", k, "") in allowed}
+    sums = {k: v for k, v in rules.sums.items() if ("arithmetic", k, "") in allowed}
+    tool = {text: _KINDS.kind(parse(text)[0]) if not plain else "" for text in rules.shared}
+    shared = {t: v for t, v in rules.shared.items() if plain or ("shared", tool[t], "") in allowed}
+    return replace(rules, constants=constants, sums=sums, shared=shared, allowed=allowed, evidence=tuple(proof))
+
+
+def _play(episodes: Sequence[LoggedEpisode], plain: bool) -> list[Played]:
+    kinds = StateRules(plain=plain)
+    known: dict[str, tuple[Action, str]] = {}
+    out = []
+    for number, episode in enumerate(episodes):
+        errors = frozenset(episode.errors)
+        steps = []
+        for t, (text, reply) in enumerate(zip(episode.actions, episode.replies, strict=True)):
+            at = known.get(text)
+            if at is None:
+                action = Action(text) if plain else parse(text)[0]
+                at = known[text] = (action, kinds.kind(action))
+            steps.append((*at, Reply(reply, t in errors, origin="recorded")))
+        out.append(Played(number, episode.task_id, tuple(steps)))
+    return out
+
+
+# ---------------------------------------------------------------------- learning
+
+
+def _pool(tallies: Mapping[tuple[str, str, str], _Tally], plain: bool) -> dict[tuple[str, str, str], _Tally]:
+    """The rules that are no tool's own, counted over all tools. What is said twice is left out."""
+    out: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
+    for (rule, kind, _), tally in sorted(tallies.items()):
+        if rule in ("entity", "repeat", "refusal", "shared") and (plain or kind != "say"):
+            out[rule, "*", ""].add(tally)
+    return out
+
+
+def _pairs_of(rule: str, looks: _Looks) -> list[tuple[str, str]]:
+    """The (kind, writer) pairs that a rule counted over all tools may speak for."""
+    if rule == "entity":
+        return sorted((reader, by) for by, reader in looks.views.items())
+    kinds = looks.support if rule == "refusal" else looks.reads
+    return sorted((kind, "") for kind in kinds if looks.plain or kind != "say")
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What pairs of looks at the same thing say, over all recordings: a count for each kind, nothing fitted."""
+
+    plain: bool
+    reads: frozenset[str]
+    support: Mapping[str, Support]
+    keeps: Mapping[tuple[str, str, str], Support]
+    readers: Mapping[str, Reader]
+    views: Mapping[str, str]
+
+
+Calls = Mapping[str, Sequence[tuple[Mapping[str, object], str]]]
+
+
+def _calls(played: Sequence[Played]) -> dict[str, list[tuple[Mapping[str, object], str]]]:
+    """The tool calls that did not fail, by tool, with their replies."""
+    out: defaultdict[str, list[tuple[Mapping[str, object], str]]] = defaultdict(list)
+    for p in played:
+        for action, kind, reply in p.steps:
+            if action.arguments is not None and not reply.failed:
+                out[kind].append((action.arguments, reply.text))
+    return dict(sorted(out.items()))
+
+
+def _look(played: Sequence[Played], plain: bool) -> _Looks:
+    calls = _calls(played)
+    kinds = sorted({kind for p in played for action, kind, _ in p.steps if not action.problem})
+    readers = {
+        kind: reader
+        for kind, seen in calls.items()
+        if verb(kind) != "write" and (reader := learn_reader(seen)) is not None
+    }
+    views = _views(calls, readers)
+    pairs = [pair for p in played for pair in _pairs(p, readers, views)]
+    if not plain:  # what is said twice is no look at anything
+        pairs = [pair for pair in pairs if pair.reader != "say"]
+    reads, support = find_reads(pairs, kinds, find_writers(pairs, kinds))
+    readers = {kind: reader for kind, reader in readers.items() if kind in reads}
+    return _Looks(plain, reads, support, find_keeps(pairs, reads), readers, _views(calls, readers))
+
+
+def _fit(played: Sequence[Played], looks: _Looks) -> StateRules:
+    """All rules that some recordings suggest, none of them verified."""
+    calls = _calls(played)
+    heard: defaultdict[str, Counter[tuple[str, bool]]] = defaultdict(Counter)
+    where: defaultdict[str, set[int]] = defaultdict(set)
+    for p in played:
+        for action, kind, reply in p.steps:
+            if not action.problem:
+                heard[kind][reply.text, reply.failed] += 1
+                where[kind].add(p.number)
+    constants = {}
+    for kind, texts in heard.items():
+        (said, n) = max(texts.items(), key=lambda item: (item[1], item[0]))
+        if n >= RIGHT * texts.total() and len(where[kind]) >= MIN_RECORDINGS:
+            constants[kind] = said
+    return StateRules(
+        plain=looks.plain,
+        reads=looks.reads,
+        keeps=frozenset(key for key, s in looks.keeps.items() if _holds(s)),
+        readers=looks.readers,
+        views=looks.views,
+        sums={kind: found for kind, seen in calls.items() if (found := learn_sum(seen)) is not None},
+        constants=constants,
+        shared=_shared(played, looks.reads),
+        allowed=None,
+    )
+
+
+def _holds(s: Support) -> bool:
+    return s.recordings >= MIN_RECORDINGS and s.agree >= RIGHT * s.pairs
+
+
+def _views(calls: Calls, readers: Mapping[str, Reader]) -> dict[str, str]:
+    """The tools whose replies are documents of a reader's kind, in four fifths of a sample of their calls."""
+    out = {kind: kind for kind in readers}
+    for kind, seen in calls.items():
+        if kind in readers:
+            continue
+        documents = [d for _, text in seen[:200] if (d := parse_object(text)) is not None]
+        if not documents or len(documents) < 0.8 * len(seen[:200]):
+            continue
+        for name, reader in readers.items():
+            if sum(reader.like(d) for d in documents) >= 0.8 * len(documents):
+                out[kind] = name
+                break
+    return out
+
+
+def _pairs(p: Played, readers: Mapping[str, Reader], views: Mapping[str, str]) -> list[Pair]:
+    """Looks at the same thing in one episode, each with the look before it."""
+    out: list[Pair] = []
+    last: dict[str, int] = {}
+    shown: dict[tuple[str, str], tuple[int, object]] = {}
+    values = [leaves(action.arguments) for action, _, _ in p.steps]
+    for j, (action, kind, reply) in enumerate(p.steps):
+        if action.problem or reply.failed:
+            continue
+        i = last.get(action.text)
+        if i is not None:
+            agree = p.steps[i][2].text == reply.text
+            out.append(_pair(p, values, i, j, kind, agree, own=False))
+        last[action.text] = j
+        reader = views.get(kind)
+        document = parse_object(reply.text) if reader is not None else None
+        if reader is None or document is None or not readers[reader].like(document):
+            continue
+        key = (reader, str(document[readers[reader].field]))
+        if key in shown:
+            i, before = shown[key]
+            if p.steps[i][0].text != action.text:
+                out.append(_pair(p, values, i, j, reader, before == document, own=kind != reader))
+        shown[key] = (j, document)
+    return out
+
+
+def _pair(p: Played, values: Sequence[tuple[str, ...]], i: int, j: int, reader: str, agree: bool, *, own: bool) -> Pair:
+    """The pair of steps i and j; `own`: the second look is another tool's, which may have written what it shows."""
+    on = frozenset(values[j])
+    between, same = set(), set()
+    for t in range(i + 1, j + 1 if own else j):
+        action, kind, reply = p.steps[t]
+        if not reply.failed and not action.problem:
+            between.add(kind)
+            if not on.isdisjoint(values[t]):
+                same.add(kind)
+    return Pair(reader, frozenset(between), frozenset(same), agree, p.number)
+
+
+def _persist(played: Sequence[Played], looks: _Looks) -> dict[tuple[str, str, str], _Tally]:
+    """Whether what writers showed of a document still stood at the next look at it, whoever looked.
+
+    Of the fields that a writer changed, one at least must hold its new value at the next look (or begin with it, where
+    a list grew), and none the old one. A look that shows none of them unchanged says nothing.
+    """
+    out: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
+    for p in played:
+        shown: defaultdict[tuple[str, str], list[tuple[str, dict[str, object]]]] = defaultdict(list)
+        for action, kind, reply in p.steps:
+            reader = looks.views.get(kind)
+            document = parse_object(reply.text) if reader is not None and not reply.failed else None
+            if reader is None or document is None or not looks.readers[reader].like(document):
+                continue
+            seen = shown[reader, str(document[looks.readers[reader].field])]
+            if len(seen) >= 2 and seen[-1][0] != reader:
+                stood = _stood(seen[-2][1], seen[-1][1], document)
+                if stood is not None:
+                    tally = out["persist", reader, seen[-1][0]]
+                    tally.asked += 1
+                    tally.right += stood
+                    tally.recordings.add(p.number)
+                    tally.example = tally.example or _cut(action.text)
+            seen.append((kind, document))
+    return out
+
+
+def _stood(before: Mapping[str, object], written: Mapping[str, object], after: Mapping[str, object]) -> bool | None:
+    changed = [key for key in before.keys() | written.keys() if before.get(key) != written.get(key)]
+    if any(after.get(key) == before.get(key) for key in changed):
+        return False
+    return True if any(_begins(after.get(key), written.get(key)) for key in changed) else None
+
+
+def _begins(after: object, written: object) -> bool:
+    if isinstance(after, list) and isinstance(written, list):
+        return after[: len(written)] == written
+    return after == written
+
+
+def _shared(played: Sequence[Played], reads: frozenset[str]) -> dict[str, tuple[str, bool]]:
+    """Calls of reading tools before anything was written, with the reply that most recordings of them got."""
+    heard: defaultdict[str, Counter[tuple[str, bool]]] = defaultdict(Counter)
+    for p in played:
+        for action, kind, reply in p.steps:
+            if kind in reads:
+                if not action.problem:
+                    heard[action.text][reply.text, reply.failed] += 1
+            elif not reply.failed:
+                break
+    often = sorted(heard.items(), key=lambda item: (-item[1].total(), item[0]))[:MAX_SHARED]
+    return {text: max(seen.items(), key=lambda item: (item[1], item[0]))[0] for text, seen in sorted(often)}
+
+
+# ---------------------------------------------------------------------- verifying
+
+
+def _verify(rules: StateRules, held: Sequence[Played], tallies: dict[tuple[str, str, str], _Tally]) -> None:
+    """Ask every rule about every held step, with the recorded past before it."""
+    for p in held:
+        state: State = {}
+        for action, kind, reply in p.steps:
+            for rule, by, text, _ in rules.answers(state, action):
+                tally = tallies[rule, kind, by]
+                tally.asked += 1
+                tally.right += text == reply.text
+                tally.recordings.add(p.number)
+                if not tally.example or (text != reply.text and " WRONG " not in tally.example):
+                    tally.example = _example(action.text, text, reply.text)
+            state = rules.observe(state, action, reply)
+
+
+def _example(call: str, text: str, recorded: str) -> str:
+    """A call and its answer; of a wrong answer also what was recorded, from where they part."""
+    if text == recorded:
+        return f"{_cut(call)} -> {_cut(text)}"
+    part = next((i for i, (a, b) in enumerate(zip(text, recorded, strict=False)) if a != b), 0)
+    part = max(0, part - 20)
+    return f"{_cut(call)} -> WRONG {_cut(text[part:])} RECORDED {_cut(recorded[part:])}"
+
+
+def _cut(text: str, length: int = 160) -> str:
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def _judge(key: tuple[str, str, str], tally: _Tally) -> Evidence:
+    rule, kind, by = key
+    accuracy = tally.right / tally.asked
+    used = accuracy >= RIGHT and len(tally.recordings) >= MIN_RECORDINGS
+    return Evidence(rule, kind, by, tally.asked, len(tally.recordings), accuracy, used, tally.example)
