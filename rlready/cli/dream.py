@@ -1,0 +1,215 @@
+"""`rlready dream`: from logs to a gym, and what can be done with one.
+
+Each command is one function here; `train` stands in `cli.dream_train`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlready.cli.common import JsonOption, QuietOption, out, print_json
+from rlready.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlready.dreaming.understand import Understanding
+
+app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+
+GymArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A gym, made by `rlready dream fit`.")]
+
+
+@app.callback()
+def dream() -> None:
+    """Turn any agent's logs into a gym: a dream of its environment to train in, measured and gated.
+
+    - `rlready dream fit logs/`: read logs, learn the dream, say how good it is and whether to use it
+    - `rlready dream report gym`: measure it in full, beside baselines and, if there is one, the real environment
+    - `rlready dream train gym`: train an agent in it, and check the gain in reality
+    - `rlready dream serve gym --port 8000`: offer it to other tools
+    """
+
+
+@app.command()
+def fit(
+    logs: Annotated[list[Path], typer.Argument(help="Log files, or folders of them: JSON or JSONL.")],
+    to: Annotated[Path, typer.Option("--out", "-o", help="The gym's folder.")] = Path("gym"),
+    simulator: Annotated[
+        str, typer.Option("--simulator", "-s", help="retrieval, tiny, hf:NAME, http://HOST/v1#MODEL, or auto.")
+    ] = "retrieval",
+    rewards: Annotated[
+        Path | None, typer.Option(help="A file of `id, reward`: CSV, JSON or JSONL.", show_default=False)
+    ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="A function that scores runs and dreams: my.py:score.", show_default=False)
+    ] = None,
+    reward_source: Annotated[
+        str | None,
+        typer.Option(
+            help="Who judges a dream: verifier, criteria, model or both. Chosen if not given.", show_default=False
+        ),
+    ] = None,
+    random_source: Annotated[
+        list[str] | None,
+        typer.Option("--random-source", help="A source in the log that is random play.", show_default=False),
+    ] = None,
+    perturb: Annotated[
+        list[str] | None,
+        typer.Option(help="Trouble on purpose while training: error=0.05, slow=, partial=, page=.", show_default=False),
+    ] = None,
+    templates: Annotated[
+        Path | None, typer.Option(help="Prompt templates of your own, for language models.", show_default=False)
+    ] = None,
+    held_out: Annotated[float, typer.Option(help="Share of the tasks that nothing is learned from.")] = 0.2,
+    min_confidence: Annotated[float, typer.Option(help="Replies below mask the episode; 0 never.")] = 0.0,
+    setup_seconds: Annotated[
+        float | None, typer.Option(help="What the real environment takes to set up.", show_default=False)
+    ] = None,
+    step_seconds: Annotated[
+        float | None, typer.Option(help="What it takes for a step; read from the log if not given.", show_default=False)
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Training steps of a simulator that learns; 0 chooses.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished gym, or drop an unfinished fit.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a gym from logs, and say what it is good for.
+
+    Reads ATIF, OpenAI chat messages, OTLP and OpenTelemetry GenAI spans, Langfuse, LangSmith, Phoenix, Braintrust,
+    Mastra and PostHog exports, and plain transitions; the form is found out. It says what was understood and what is
+    missing, holds out a fifth of the tasks, learns the rest, measures the dream on the held-out ones beside two
+    baselines and over growing numbers of traces, and gives a verdict in words. Nothing is asked.
+
+    Ctrl-C saves; the same command goes on, also after a kill. A finished gym is replaced only with `--force`.
+
+    Try:
+
+    - `rlready dream fit runs.jsonl`
+    - `rlready dream fit logs/ --out gyms/airline --simulator tiny`
+    - `rlready dream fit spans.json --rewards rewards.csv --setup-seconds 40 --step-seconds 2`
+    - `rlready dream fit runs.jsonl --verifier my_task.py:score --perturb error=0.05`
+    """
+    from rlready.cli import dream_tables as tables
+    from rlready.dreaming.fit import Fitted, FitOptions
+    from rlready.dreaming.fit import fit as fit_gym
+
+    score = None
+    if verifier is not None:
+        from rlready.cli.build import load_object
+
+        score = load_object(verifier, default="score")
+    options = FitOptions(
+        simulator=simulator,
+        rewards=str(rewards or ""),
+        verifier=verifier or "",
+        reward_source=reward_source or "",
+        random_sources=tuple(random_source or ()),
+        perturb=tuple(perturb or ()),
+        templates=str(templates or ""),
+        held_out=held_out,
+        min_confidence=min_confidence,
+        setup_seconds=setup_seconds,
+        step_seconds=step_seconds,
+        steps=steps,
+    )
+    console = out()
+
+    def understood(found: Understanding, dropped: Any) -> None:
+        if not as_json:
+            tables.print_understanding(console, found, dropped, to)
+
+    fit_gym(
+        logs, to, options, verifier=score, seed=seed, force=force, progress="quiet" if quiet else "auto",
+        on_understood=understood,
+    )  # fmt: skip
+    fitted = Fitted.load(to)
+    if as_json:
+        print_json(fitted.to_json())
+        return
+    tables.print_measured(console, fitted)
+    tables.print_next(console, fitted)
+
+
+@app.command()
+def show(folder: GymArgument, as_json: JsonOption = False) -> None:
+    """Show what a gym holds and what was measured when it was fitted.
+
+    Try:
+
+    - `rlready dream show gym`
+    """
+    from rlready.cli import dream_tables as tables
+    from rlready.dreaming.fit import Fitted
+
+    fitted = Fitted.load(folder)
+    if as_json:
+        print_json(fitted.to_json())
+        return
+    console = out()
+    tables.print_understanding(console, fitted.understanding, fitted.dropped, folder)
+    tables.print_measured(console, fitted)
+
+
+@app.command()
+def report(
+    folder: GymArgument,
+    real: Annotated[
+        str | None, typer.Option("--real", help="The real environment: my_env.py:Shop.", show_default=False)
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Its held-out tasks, my_task.py:tasks; the gym's own test tasks if not given.", show_default=False
+        ),
+    ] = None,
+    simulator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--simulator", "-s", help="Another simulator to measure beside the gym's own.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the worlds.")] = 0,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a gym in full: step by step, episode by episode, and against reality if it is there.
+
+    Open loop: exact match, token F1, fields by number of changes, verdicts and confidence as probabilities, recall of
+    invalid actions. Same-action variance, contradictions, inventions. With `--real`, dream actions are replayed in the
+    real environment: outcome and rank agreement, and the bound on what can be gained. Every backend stands beside the
+    nearest recorded transition and no change. Writes report.html, report.md and report.json into the gym.
+
+    Try:
+
+    - `rlready dream report gym`
+    - `rlready dream report gym --simulator tiny --simulator http://localhost:8000/v1#my-model`
+    - `rlready dream report gym --real my_env.py:Shop`
+    """
+
+
+@app.command()
+def serve(
+    folder: GymArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every network.")] = "127.0.0.1",
+    mcp: Annotated[
+        str | None, typer.Option(help="Offer the simulated tools as an MCP server: stdio or http.", show_default=False)
+    ] = None,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Episodes at once; more are told to come back.")] = 256,
+    idle: Annotated[float, typer.Option(min=0.0, help="Seconds after which an idle session is closed.")] = 600.0,
+    deadline: Annotated[float, typer.Option(min=0.0, help="Most seconds for one request.")] = 60.0,
+    quiet: QuietOption = False,
+) -> None:
+    """Offer a gym to other tools: over HTTP and WebSocket as openenv-core's client speaks it, or as an MCP server.
+
+    Try:
+
+    - `rlready dream serve gym --port 8000`
+    - `rlready dream serve gym --mcp stdio`
+    """
+
+
+# `rlready dream train` is `rlready.cli.dream_train.train`; it is registered in `cli.app`.

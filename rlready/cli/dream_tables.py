@@ -1,0 +1,180 @@
+"""What `rlready dream fit`, `show` and `report` print, at 100 columns."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlready.progress import duration
+
+if TYPE_CHECKING:
+    from rlready.dreaming.fit import Fitted
+    from rlready.dreaming.understand import Kind, Spread, Understanding
+
+_MOST_KINDS = 12
+_MOST_DROPPED = 3
+
+
+def print_understanding(console: Console, u: Understanding, dropped: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """What was read, kinds of action, what was dropped, what is missing."""
+    forms = ", ".join(f"{form} x {n}" if n > 1 else form for form, n in u.forms.items())
+    console.print(Text.assemble((f"{u.runs:,} runs of {u.tasks:,} tasks", "bold"), f"   {forms}, {_size(u.bytes)}"))
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    for name, said in _facts(u):
+        facts.add_row(name, said)
+    console.print(facts)
+    console.print()
+    console.print(_kinds(u))
+    if dropped:
+        more = f" (the first {len(dropped):,} are listed)" if u.dropped > len(dropped) else ""
+        console.print(f"\n{u.dropped:,} records were dropped; all in {folder / 'dropped.jsonl'}{more}:", markup=False)
+        for record in dropped[:_MOST_DROPPED]:
+            number = f" (record {record['number']})" if record.get("number") else ""
+            console.print(
+                f"  {record['file']} line {record['line']}{number}: {record['reason']}", markup=False, soft_wrap=True
+            )
+        if len(dropped) > _MOST_DROPPED:
+            console.print(f"  and {u.dropped - _MOST_DROPPED:,} more", markup=False)
+    if u.lacks:
+        console.print("\nWhat is missing, and why that hurts", style="bold")
+        for lack in u.lacks:
+            _item(console, lack.what, " ".join(p for p in (lack.hurts, lack.mend) if p))
+
+
+def _facts(u: Understanding) -> list[tuple[str, str]]:
+    n = u.lengths
+    rows = [("success", f"{u.success_rate:.0%} of {u.judged:,} judged runs" if u.judged else "no run has a reward")]
+    if u.success_rate is not None:
+        rows[0] = ("success", f"{rows[0][1]}; {u.judged - u.successes:,} failed")
+    rows.append(("actions", f"{u.steps:,}; a run has {_spread(n, '')}"))
+    rows.append(("errors", f"{u.errors:,} replies are errors ({_share(u.errors, u.steps)})"))
+    rows.append(("endings", f"{u.finished:,} of {u.runs:,} runs came to their own end"))
+    if len(u.sources) > 1 or u.random:
+        who = ", ".join(f"{name} {count:,}" for name, count in u.sources.items())
+        rows.append(("who", f"{who}; random play {_share(u.random, u.runs)}"))
+    models = [f"{name} {count:,}" for name, count in u.models.items() if name]
+    if models:
+        rows.append(("models", ", ".join(models[:5])))
+    for name, r in (("calls", u.calls), ("words", u.words)):
+        if r.places:
+            said = f"{r.places:,} places were met again; {r.differing:,} of them were answered differently"
+            rows.append((f"repeated {name}", said))
+    beside = [
+        (u.duplicates, "exact duplicates (kept once)"),
+        (u.parallel, "messages with several calls (read one after another)"),
+        (u.thoughts, "messages with words beside a call (left out)"),
+        (u.malformed, "malformed calls"),
+        (u.unanswered, "calls without a result"),
+    ]
+    said = "; ".join(f"{count:,} {what}" for count, what in beside if count)
+    if said:
+        rows.append(("also", said))
+    if u.tools:
+        rows.append(("tools", f"{u.tools} with their schemas in the log, {u.tools - len(u.unused)} of them called"))
+    elif u.called:
+        rows.append(("tools", f"{u.called} called; their schemas are learned from the calls"))
+    if u.step_seconds.n:
+        rows.append(("times", f"a reply takes {_seconds(u.step_seconds)}" + _setup(u)))
+    elif u.setup_seconds.n:
+        rows.append(("times", _setup(u).removeprefix("; ")))
+    return rows
+
+
+def _setup(u: Understanding) -> str:
+    return f"; a set-up takes {_seconds(u.setup_seconds)}" if u.setup_seconds.n else ""
+
+
+def _kinds(u: Understanding) -> Table:
+    table = _table("kind of action", "share", "count", "errors", "in runs")
+    shown, rest = u.kinds[:_MOST_KINDS], u.kinds[_MOST_KINDS:]
+    for kind in shown:
+        table.add_row(*_kind(u, kind))
+    if rest:
+        count, errors = sum(k.count for k in rest), sum(k.errors for k in rest)
+        table.add_row(
+            f"{len(rest)} more kinds", _share(count, u.steps), f"{count:,}", _share(errors, count), "", style="dim"
+        )
+    return table
+
+
+def _kind(u: Understanding, kind: Kind) -> tuple[str, ...]:
+    share, errors = _share(kind.count, u.steps), _share(kind.errors, kind.count)
+    return kind.name[:48], share, f"{kind.count:,}", errors, f"{kind.runs:,}"
+
+
+# ---------------------------------------------------------------------- what was measured
+
+
+def print_next(console: Console, fitted: Fitted) -> None:
+    """The commands that come next."""
+    name = fitted.folder
+    console.print(f"\nThe gym is in {name}/. Next:", markup=False)
+    for command, what in (
+        (f"rlready dream report {name}", "measure it in full"),
+        (f"rlready dream train {name}", "train an agent in it"),
+        (f"rlready dream serve {name} --port 8000", "offer it to other tools"),
+    ):
+        console.print(Text.assemble(f"  {command:<{max(40, len(command) + 2)}}", (what, "dim")), soft_wrap=True)
+
+
+# ---------------------------------------------------------------------- pieces
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return table
+
+
+def _item(console: Console, head: str, rest: str) -> None:
+    lines = textwrap.wrap(f"{head} {rest}", max(40, min(console.width, 100) - 2))
+    text = Text("- ")
+    text.append("\n  ".join(lines))
+    text.stylize("bold", 2, 2 + min(len(head), len(lines[0])) if lines else 2)
+    console.print(text)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else ""
+
+
+def number(value: float | None, form: str = ".3f") -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def _spread(s: Spread, unit: str) -> str:
+    if not s.n or s.least is None or s.greatest is None:
+        return "-"
+    return f"{s.least:,.0f} to {s.greatest:,.0f}{unit}, half of them {s.quarter:,.0f} to {s.three_quarters:,.0f}{unit}"
+
+
+def _seconds(s: Spread) -> str:
+    if s.median is None or s.three_quarters is None:
+        return "-"
+    return f"{said(s.median)} (a quarter more than {said(s.three_quarters)})"
+
+
+def said(seconds: float) -> str:
+    """Seconds as people say them, short times in milliseconds."""
+    if seconds < 0.0995:
+        return f"{seconds * 1e3:.2g} ms" if seconds < 0.00995 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+
+
+def _size(n: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1000
+    raise AssertionError
