@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_SPACE = re.compile(r"\s*")
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
@@ -43,9 +44,9 @@ def parse_calls(text: str) -> list[Call]:
     at = text.find(OPEN)
     while at >= 0:
         call, end = _parse_one(text, at + len(OPEN))
-        stop = end + len(text[end:]) - len(text[end:].lstrip())
+        stop = _skip(text, end)
         stop = stop + len(CLOSE) if text.startswith(CLOSE, stop) else end
-        calls.append(replace(call, written=text[at:stop]))
+        calls.append(Call(call.name, call.arguments, call.problem, text[at:stop]))
         at = text.find(OPEN, end)
     return calls
 
@@ -83,18 +84,23 @@ def _refuse(constant: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)
 
 
+def _skip(text: str, at: int) -> int:
+    """Where the white space that stands at `at` ends."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
 def _parse_one(text: str, start: int) -> tuple[Call, int]:
     """The call after an opening tag, and where to go on reading."""
-    at = start + len(text[start:]) - len(text[start:].lstrip())
+    at = _skip(text, start)
     try:
         value, end = _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
         close = text.find(CLOSE, start)
         why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         return Call("", None, f"The tool call is not valid JSON ({why})."), len(text) if close < 0 else close
-    rest = text[end:].lstrip()
     call = _as_call(value)
-    if not rest.startswith(CLOSE):
+    if not text.startswith(CLOSE, _skip(text, end)):
         return Call(call.name, None, f"The tool call is not closed by {CLOSE}."), end
     return call, end
 

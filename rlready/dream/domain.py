@@ -66,7 +66,11 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _call_text(name: str, body: str) -> str:
-    text = f'{OPEN}{{"name": {_plain(name)}, "arguments": {body}}}{CLOSE}'
+    return _tagless(f'{OPEN}{{"name": {_plain(name)}, "arguments": {body}}}{CLOSE}')
+
+
+def _tagless(text: str) -> str:
+    """A call's text in which no tag of a thought stands, so that reading it again reads the same."""
     if "think>" in text:
         text = text.replace("<think>", "\\u003cthink>").replace("</think>", "\\u003c/think>")
     return text
@@ -84,13 +88,13 @@ def parse(text: str) -> tuple[Action, ...]:
     out = []
     for call in calls:
         if call.arguments is None:
-            out.append(Action(call.written.strip(), call.name, None, call.problem))
+            out.append(Action(_tagless(call.written.strip()), call.name, None, call.problem))
             continue
         try:
             out.append(Action(_call_text(call.name, _strict(call.arguments)), call.name, call.arguments))
         except (ValueError, RecursionError):
             problem = "The tool call holds a number that JSON has no form for, or is nested too deeply."
-            out.append(Action(call.written.strip(), call.name, None, problem))
+            out.append(Action(_tagless(call.written.strip()), call.name, None, problem))
     return tuple(out)
 
 

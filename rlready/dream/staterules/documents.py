@@ -15,13 +15,13 @@ _SEPARATORS = {"spaced": (", ", ": "), "dense": (",", ":")}
 
 def merge_patch(target: Any, patch: Any) -> Any:
     """RFC 7386: objects are merged, null removes a key, anything else replaces what is there; `target` stays."""
-    if not isinstance(patch, Mapping):
+    if type(patch) is not dict and not isinstance(patch, Mapping):
         return patch
     out = dict(target) if isinstance(target, Mapping) else {}
     for key, value in patch.items():
         if value is None:
             out.pop(key, None)
-        elif isinstance(value, Mapping):
+        elif type(value) is dict or isinstance(value, Mapping):
             out[key] = merge_patch(out.get(key), value)
         else:
             out[key] = value
@@ -85,9 +85,10 @@ class Reader:
 
     def like(self, document: Mapping[str, Any]) -> bool:
         """Whether a document is of this tool's kind: it has the id, and shares four fifths of the fields."""
-        keys = frozenset(self.keys)
-        both = len(keys & document.keys())
-        return self.field in document and both >= 0.8 * len(keys | document.keys())
+        if self.field not in document:
+            return False
+        both = sum(key in document for key in self.keys)
+        return both >= 0.8 * (len(self.keys) + len(document) - both)
 
 
 def learn_reader(calls: Sequence[tuple[Mapping[str, Any], str]]) -> Reader | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from rlready.dream.base import Action, Reply, State
 from rlready.dream.domain import Domain, parse
@@ -32,7 +33,6 @@ from rlready.seeds import derive
 
 RIGHT = 0.95
 MAX_SHARED = 20_000
-_KINDS = StateRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,10 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
         _verify(_fit(here, looks), there, tallies)
     rules = _fit(played, looks)
     persist = _persist(played, looks)
-    for (_, reader, by), tally in persist.items():  # a document that stands is what its reader would show
-        tallies["entity", reader, by].add(tally)
+    for (_, reader, by), tally in persist.items():
+        direct = tallies["entity", reader, by]
+        if len(direct.recordings) < MIN_RECORDINGS:  # a document that stands is what its reader would show
+            direct.add(tally)
     proof = [_judge(key, tally) for key, tally in sorted(tallies.items())]
     allowed = {e.key: e.accuracy for e in proof if e.used}
     pooled = [_judge(key, tally) for key, tally in sorted(_pool(tallies, plain).items())]
@@ -94,8 +96,11 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
     ]
     constants = {k: v for k, v in rules.constants.items() if ("constant", k, "") in allowed}
     sums = {k: v for k, v in rules.sums.items() if ("arithmetic", k, "") in allowed}
-    tool = {text: _KINDS.kind(parse(text)[0]) if not plain else "" for text in rules.shared}
-    shared = {t: v for t, v in rules.shared.items() if plain or ("shared", tool[t], "") in allowed}
+    shared = {}
+    for text, said in rules.shared.items():
+        kind = rules.kind(Action(text) if plain else parse(text)[0])
+        if kind not in constants and kind not in sums and ("shared", kind, "") in allowed:
+            shared[text] = said
     return replace(rules, constants=constants, sums=sums, shared=shared, allowed=allowed, evidence=tuple(proof))
 
 
@@ -269,41 +274,42 @@ def _pair(p: Played, values: Sequence[tuple[str, ...]], i: int, j: int, reader: 
 def _persist(played: Sequence[Played], looks: _Looks) -> dict[tuple[str, str, str], _Tally]:
     """Whether what writers showed of a document still stood at the next look at it, whoever looked.
 
-    Of the fields that a writer changed, one at least must hold its new value at the next look (or begin with it, where
-    a list grew), and none the old one. A look that shows none of them unchanged says nothing.
+    Of the fields that a writer changed, those that the next looker never changes itself are compared. Where there are
+    none, nothing is learned.
     """
-    out: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
+    views: list[list[tuple[str, str, str, dict[str, object], int]]] = []
     for p in played:
-        shown: defaultdict[tuple[str, str], list[tuple[str, dict[str, object]]]] = defaultdict(list)
+        shown: defaultdict[tuple[str, str], list[tuple[str, str, str, dict[str, object], int]]] = defaultdict(list)
         for action, kind, reply in p.steps:
             reader = looks.views.get(kind)
             document = parse_object(reply.text) if reader is not None and not reply.failed else None
             if reader is None or document is None or not looks.readers[reader].like(document):
                 continue
-            seen = shown[reader, str(document[looks.readers[reader].field])]
-            if len(seen) >= 2 and seen[-1][0] != reader:
-                stood = _stood(seen[-2][1], seen[-1][1], document)
-                if stood is not None:
-                    tally = out["persist", reader, seen[-1][0]]
-                    tally.asked += 1
-                    tally.right += stood
-                    tally.recordings.add(p.number)
-                    tally.example = tally.example or _cut(action.text)
-            seen.append((kind, document))
+            id = str(document[looks.readers[reader].field])
+            shown[reader, id].append((reader, kind, action.text, document, p.number))
+        views += shown.values()
+    own: defaultdict[str, set[str]] = defaultdict(set)
+    for seen in views:
+        for (_, _, _, before, _), (reader, kind, _, after, _) in pairwise(seen):
+            if kind != reader:
+                own[kind].update(_changed(before, after))
+    out: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
+    for seen in views:
+        for first, (reader, by, text, written, number), (_, kind, _, after, _) in zip(
+            seen, seen[1:], seen[2:], strict=False
+        ):
+            left = _changed(first[3], written) - own[kind] if by != reader else set()
+            if left:
+                tally = out["persist", reader, by]
+                tally.asked += 1
+                tally.right += all(after.get(key) == written.get(key) for key in left)
+                tally.recordings.add(number)
+                tally.example = tally.example or _cut(text)
     return out
 
 
-def _stood(before: Mapping[str, object], written: Mapping[str, object], after: Mapping[str, object]) -> bool | None:
-    changed = [key for key in before.keys() | written.keys() if before.get(key) != written.get(key)]
-    if any(after.get(key) == before.get(key) for key in changed):
-        return False
-    return True if any(_begins(after.get(key), written.get(key)) for key in changed) else None
-
-
-def _begins(after: object, written: object) -> bool:
-    if isinstance(after, list) and isinstance(written, list):
-        return after[: len(written)] == written
-    return after == written
+def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
 def _shared(played: Sequence[Played], reads: frozenset[str]) -> dict[str, tuple[str, bool]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,18 +43,22 @@ def verb(kind: str) -> str:
 
 def leaves(value: Any) -> tuple[str, ...]:
     """The texts and numbers in a call's arguments, as texts of two characters or more, each once, in order."""
+    if not value:
+        return ()
     out: dict[str, None] = {}
     stack = [value]
     while stack:
         item = stack.pop()
-        if isinstance(item, Mapping):
-            stack.extend(reversed(list(item.values())))
-        elif isinstance(item, list):
+        kind = type(item)
+        if kind is str:
+            if len(item) > 1:
+                out[item] = None
+        elif kind is dict:
+            stack.extend(reversed(item.values()))
+        elif kind is list:
             stack.extend(reversed(item))
-        elif item is not None and not isinstance(item, bool):
-            text = item if isinstance(item, str) else str(item)
-            if len(text) > 1:
-                out[text] = None
+        elif (kind is int or kind is float) and len(text := str(item)) > 1:
+            out[text] = None
     return tuple(out)
 
 
