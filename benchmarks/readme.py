@@ -121,8 +121,26 @@ def dream_speed(r: Result) -> str:
     )
 
 
+def log_readers(r: Result) -> str:
+    """Megabytes a second and memory by file."""
+    names = sorted((name for name in r if name != "about"), key=lambda name: (r[name]["MB"] > 1000, name))
+    rows = [
+        [words, *(f"{value(r[name]):,.0f}" for name in names)]
+        for words, value in (
+            ("MB a second of processor time", lambda e: e["MB"] / e["processor seconds"]),
+            ("MB a second by the clock", lambda e: e["MB"] / e["seconds"]),
+            ("messages a second of processor time", lambda e: e["messages"] / e["processor seconds"]),
+            ("growth of memory while reading, MB", lambda e: e["memory growth in MB"]),
+            ("recordings", lambda e: e["recordings"]),
+        )
+    ]
+    held = "holds" if all(r[n]["MB"] / r[n]["processor seconds"] >= 50 for n in names) else "**does not hold**"
+    return "\n\n".join([table(["", *names], rows), f"Wanted: 50 MB a second on one core; by processor time it {held}."])
+
+
 SECTIONS: dict[str, Callable[[Result], str]] = {
     "vs_trl": vs_trl, "rollout_engine": rollout_engine, "dream_speed": dream_speed,
+    "log_readers": log_readers,
 }  # fmt: skip
 
 

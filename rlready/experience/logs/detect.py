@@ -100,5 +100,5 @@ def undetectable(file: Path, records: Iterable[Record]) -> UserError:
     what = "it holds no JSON record" if seen is None else f"its first record has the keys {seen}"
     return UserError(
         f"{file} is in no form of logs that is understood: {what}; understood are {', '.join(sorted(FORMS))}, "
-        'so convert the log to one of them, for example {"messages": [...], "task_id": ..., "reward": ...} on every line.'
+        'so convert the log to one of them, for example {"messages": [...], "task_id": ..., "reward": ...} a line.'
     )

@@ -24,13 +24,13 @@ from rlready.types import Message, Part, Role, ToolCall
 MADE = "_call_"
 """Ids that we make, where the log has none, begin so."""
 
-_ROLES: dict[Any, Role] = {
-    "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant", 
-    "ai": "assistant", "model": "assistant", "gpt": "assistant", "agent": "assistant", "AIMessageChunk": "assistant", "tool": "tool",
-    "function": "tool", "tool_result": "tool", "ToolMessage": "tool", "observation": "user", "environment": "user",
-    "AIMessage": "assistant", "HumanMessage": "user", "SystemMessage": "system", "FunctionMessage": "tool",
-    "function_call": "assistant", "function_call_output": "tool",
-}  # fmt: skip
+_NAMES: dict[Role, tuple[str, ...]] = {
+    "system": ("system", "developer", "SystemMessage"),
+    "user": ("user", "human", "HumanMessage", "observation", "environment"),
+    "assistant": ("assistant", "ai", "model", "gpt", "agent", "AIMessage", "AIMessageChunk", "function_call"),
+    "tool": ("tool", "function", "tool_result", "ToolMessage", "FunctionMessage", "function_call_output"),
+}
+_ROLES: dict[Any, Role] = {name: role for role, names in _NAMES.items() for name in names}
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "thought")
 _CALLS = ("tool_use", "tool-call", "tool_call", "function", "function_call")
 _RESULTS = ("tool_result", "tool-result", "tool_call_response", "function_call_output")

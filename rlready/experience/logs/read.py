@@ -67,10 +67,8 @@ def _files(path: Path) -> list[tuple[Path, bool]]:
         return [(path, True)]
     if not path.exists():
         raise UserError(f"There is no file or folder {path}.")
-    found = sorted(
-        p for p in path.rglob("*")
-        if p.suffix.lower() in SUFFIXES and p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
-    )  # fmt: skip
+    found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    found = [p for p in found if not any(part.startswith(".") for part in p.relative_to(path).parts)]
     if not found:
         raise UserError(f"The folder {path} holds no {', '.join(SUFFIXES)} file.")
     return [(p, False) for p in found]
@@ -79,9 +77,7 @@ def _files(path: Path) -> list[tuple[Path, bool]]:
 def _finished(recordings: Iterable[Recording], rewarder: Rewarder | None, report: LogReport) -> Iterator[Recording]:
     """Unique ids, rewards from elsewhere, and the count."""
     seen: set[int] = set()
-    number = 0
-    for recording in recordings:
-        number += 1
+    for number, recording in enumerate(recordings, 1):
         ident = recording.id or f"run-{number}"
         if hash(ident) in seen:
             report.notes["ids that several recordings have (told apart)"] += 1

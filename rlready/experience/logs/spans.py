@@ -295,21 +295,21 @@ def _join_tools(run: Run, spans: list[Span], notes: Notes) -> None:
         messages.append(message)
         for call in message.tool_calls:
             queue = loose.get(call.name) if call.id.startswith(MADE) else by_name.get(call.name)
-            span = by_id.get(call.id) or _take(queue, call, used)
-            if span is None:
+            match = by_id.get(call.id) or _take(queue, call, used)
+            if match is None:
                 if call.id not in answered:
                     notes["calls without a result"] += 1
                 continue
-            used.add(id(span))
-            if span.failed:
+            used.add(id(match))
+            if match.failed:
                 run.failed.add(call.id)
-            if (took := span_seconds(span.start, span.end)) is not None:
+            if (took := span_seconds(match.start, match.end)) is not None:
                 run.seconds[call.id] = took
             if call.id not in answered:
-                if span.result is None:
+                if match.result is None:
                     notes["calls without a result"] += 1
                 else:
-                    messages.append(Message("tool", span.result, (), call.id))
+                    messages.append(Message("tool", match.result, (), call.id))
     unused = sum(1 for s in spans if id(s) not in used)
     if unused:
         notes["tool spans without a call"] += unused

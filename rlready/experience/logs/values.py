@@ -46,12 +46,12 @@ def arguments_text(value: Any) -> str:
     if value is None or value == "":
         return "{}"
     if isinstance(value, str):
-        if value[:1] == "{" and jsonish(value) is value:
+        if value[:1] == "{" and isinstance(jsonish(value), str):
             try:
                 return json_text(ast.literal_eval(value))
             except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-                return value
-        return str(value)
+                pass
+        return value
     return json_text(value)
 
 
