@@ -68,14 +68,19 @@ class Play:
         self.session: Session | None = None
         self.begun = False
         self._turn = asyncio.Lock()
+        self._calls = 0
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
         """Take a call, when its turn has come."""
         limit, began = self.book.limits.deadline, self.book.loop.time()
+        self._calls += 1
         try:
-            await asyncio.wait_for(self._turn.acquire(), limit)
+            async with asyncio.timeout(limit):
+                await self._turn.acquire()
         except TimeoutError:
             raise Refusal("TIMEOUT", f"Earlier calls took all of {limit:g} s; this one was not made.") from None
+        finally:
+            self._calls -= 1
         try:
             left = max(1e-3, began + limit - self.book.loop.time())
             if name == self.tools.begin and self.tools.fixed is None:
@@ -134,7 +139,7 @@ class Play:
     def gone(self) -> bool:
         """Whether nothing is lost when it is forgotten."""
         if self.session is None:
-            return not self._turn.locked()
+            return not self._turn.locked() and not self._calls
         return self.session.over is not None
 
     async def leave(self) -> None:
