@@ -1,8 +1,9 @@
 """The roles a large language model can play around a dream, their prompts, and one strict reader of what it writes.
 
-    simulator   what happens next                 annotator   why it happened (the teacher of reasoning traces)
-    world       what was so at the start          mapper      raw observation to abstract state
-    taskgen     a new task and its first state    judge       quality of a predicted state
+    simulator   what comes back                   annotator   why it happened (the teacher of reasoning traces)
+    judge       whether the task was achieved     world       what was so at the start
+    taskgen     a new task and its first state    mapper      raw observation to abstract state
+    quality     of a predicted state
 
 A template is a text file with `$field` marks; a domain's own version is loaded from its folder and must name every
 required field. The reader accepts exactly the tags that were asked for, in order, and nothing around them: one parser
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -34,14 +35,15 @@ class Role:
 
 ROLES: Mapping[str, Role] = {
     "simulator": Role(
-        ("rules", "demonstrations", "instruction", "history", "state", "action"),
-        ("think", "next_state", "reward", "done"),
+        ("task", "rules", "states", "effects", "world", "tools", "errors", "demonstrations", "output"),
+        ("reply", "failed", "done", "confidence"),
     ),
+    "judge": Role(("task", "rules", "criteria", "world", "transcript"), ("verdict", "confidence")),
     "annotator": Role(("instruction", "history", "state", "action", "next_state", "reward", "vocabulary"), ("think",)),
     "world": Role(("instruction", "trajectory", "outcome", "vocabulary"), ("card",)),
     "mapper": Role(("instruction", "observation"), ("state",)),
     "taskgen": Role(("seeds", "rules", "examples"), ("instruction", "state")),
-    "judge": Role(("trajectory", "step", "predicted"), tuple(t for a in ASPECTS for t in (f"{a}_reason", a))),
+    "quality": Role(("trajectory", "step", "predicted"), tuple(t for a in ASPECTS for t in (f"{a}_reason", a))),
 }
 
 
@@ -101,8 +103,13 @@ class Template:
         return read_tags(text, ROLES[self.role].tags)
 
 
-def read_tags(text: str, tags: Sequence[str]) -> dict[str, str]:
+def read_tags(text: str, tags: Sequence[str], *, verbatim: Collection[str] = ()) -> dict[str, str]:
     """Contents of `<a>...</a><b>...</b>`, which must be all there is.
+
+    Args:
+        text: the answer.
+        tags: in their order.
+        verbatim: tags whose content keeps its blank space, but for one line break at each end.
 
     Raises:
         Unparsable: a tag is missing, repeated, out of order, or there is other text around them.
@@ -118,7 +125,7 @@ def read_tags(text: str, tags: Sequence[str]) -> dict[str, str]:
             raise Unparsable(f"{opening} is not closed")
         if re.search("|".join(f"</?{t}>" for t in tags), body):
             raise Unparsable(f"a tag stands inside {opening}")
-        out[tag] = body.strip()
+        out[tag] = body.removeprefix("\n").removesuffix("\n") if tag in verbatim else body.strip()
         rest = rest.lstrip()
     if rest:
         raise Unparsable(f"text after the last tag: {rest[:40]!r}")
@@ -126,40 +133,85 @@ def read_tags(text: str, tags: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
-    """One simulated transition."""
+class Said:
+    """What a simulator wrote.
 
-    think: str
-    next_state: str
-    reward: int
+    Attributes:
+        text: of the reply.
+        failed: it is an error message.
+        done: the episode ends.
+        confidence: in [0, 1].
+        reward: of the step; None where none is asked for.
+    """
+
+    text: str
+    failed: bool
     done: bool
+    confidence: float
+    reward: float | None = None
 
 
-def read_simulation(text: str) -> Simulation:
+def simulator_tags(step_rewards: bool) -> tuple[str, ...]:
+    """The tags of a simulator's answer, in their order."""
+    tags = ROLES["simulator"].tags
+    return (*tags[:-1], "reward", tags[-1]) if step_rewards else tags
+
+
+def read_simulation(text: str, *, step_rewards: bool = False) -> Said:
     """The simulator's answer.
 
+    Args:
+        text: what it wrote.
+        step_rewards: a reward is asked for.
+
     Raises:
-        Unparsable: the tags are wrong, the next state is empty, reward or done is not 0 or 1, or a reward is paid
-            while the episode goes on.
+        Unparsable: the tags are wrong, or a tag holds something else than it should.
     """
-    tags = read_tags(text, ROLES["simulator"].tags)
-    for name in ("reward", "done"):
-        if tags[name] not in ("0", "1"):
-            raise Unparsable(f"<{name}> holds {tags[name]!r}, not 0 or 1")
-    if not tags["next_state"]:
-        raise Unparsable("<next_state> is empty")
-    if tags["reward"] == "1" and tags["done"] == "0":
-        raise Unparsable("a reward is paid, but the episode goes on")
-    return Simulation(tags["think"], tags["next_state"], int(tags["reward"]), tags["done"] == "1")
+    tags = read_tags(text, simulator_tags(step_rewards), verbatim=("reply",))
+    flags = [_choice(tags, name, ("yes", "no")) == "yes" for name in ("failed", "done")]
+    reward = _number(tags, "reward") if step_rewards else None
+    return Said(tags["reply"], flags[0], flags[1], _confidence(tags), reward)
+
+
+def read_verdict(text: str) -> float:
+    """The judge's answer, as the probability that the task was achieved.
+
+    Raises:
+        Unparsable: the tags are wrong, or a tag holds something else than it should.
+    """
+    tags = read_tags(text, ROLES["judge"].tags)
+    right = _choice(tags, "verdict", ("right", "wrong")) == "right"
+    confidence = _confidence(tags)
+    return confidence if right else 1.0 - confidence
+
+
+def _choice(tags: Mapping[str, str], name: str, known: tuple[str, str]) -> str:
+    if tags[name] not in known:
+        raise Unparsable(f"<{name}> holds {tags[name][:40]!r}, not {known[0]} or {known[1]}")
+    return tags[name]
+
+
+def _number(tags: Mapping[str, str], name: str) -> float:
+    text = tags[name]
+    if not re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,12})?", text):
+        raise Unparsable(f"<{name}> holds {text[:40]!r}, which is no number")
+    return float(text)
+
+
+def _confidence(tags: Mapping[str, str]) -> float:
+    value = _number(tags, "confidence")
+    if not 0 <= value <= 100:
+        raise Unparsable(f"<confidence> holds {value:g}, which is not between 0 and 100")
+    return value / 100
 
 
 def read_scores(text: str) -> dict[str, int]:
-    """The judge's four scores, each 0, 1 or 2.
+    """The four scores of a predicted state's quality, each 0, 1 or 2.
 
     Raises:
         Unparsable: the tags are wrong, a score is another value, or a reason is missing.
     """
-    tags = read_tags(text, ROLES["judge"].tags)
+    tags = read_tags(text, ROLES["quality"].tags)
     for aspect in ASPECTS:
         if tags[aspect] not in ("0", "1", "2"):
             raise Unparsable(f"<{aspect}> holds {tags[aspect]!r}, not 0, 1 or 2")
