@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlready.dream.simulators.confidence import auroc, ece
+
 
 def mean(values: Sequence[float]) -> float:
     """The mean; NaN over nothing."""
@@ -126,18 +128,9 @@ class Probabilities:
                 rows.append(
                     Bin(b / bins, (b + 1) / bins, int(inside.sum()), float(p[inside].mean()), float(y[inside].mean()))
                 )
-        ece = sum(r.n * abs(r.said - r.true) for r in rows) / n
         right = float(np.mean((p > 0.5) == (y > 0.5)))
-        return cls(n, float(y.mean()), right, float(np.mean((p - y) ** 2)), ece, auroc(said, true), tuple(rows))
-
-
-def auroc(scores: Sequence[float], positive: Sequence[bool]) -> float:
-    """Area under the ROC curve by ranks (Mann-Whitney), ties counting one half; NaN where one class is missing."""
-    y = np.asarray(positive, dtype=bool)
-    n, m = int(y.sum()), int((~y).sum())
-    if not n or not m:
-        return math.nan
-    return float((ranks(scores)[y].sum() - n * (n + 1) / 2) / (n * m))
+        brier = float(np.mean((p - y) ** 2))
+        return cls(n, float(y.mean()), right, brier, ece(said, true, bins), auroc(said, true), tuple(rows))
 
 
 def ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -154,20 +147,3 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
         return math.nan
     x, y = ranks(a), ranks(b)
     return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else math.nan
-
-
-def risk_coverage(
-    confidence: Sequence[float], right: Sequence[float], at: Sequence[float] = (1.0, 0.9, 0.7, 0.5, 0.3)
-) -> tuple[tuple[float, float], ...]:
-    """Mean of `right` over the most confident share of the cases, for each share (El-Yaniv and Wiener 2010).
-
-    Steps of equal confidence stand or fall together: their `right` is shared out evenly, so order cannot flatter.
-    """
-    if not len(right):
-        return ()
-    c, r = np.asarray(confidence, dtype=float), np.asarray(right, dtype=float)
-    _, which = np.unique(c, return_inverse=True)
-    level = np.bincount(which, weights=r) / np.bincount(which)
-    sums = np.cumsum(level[which][np.argsort(-c, kind="stable")])
-    kept = [max(1, math.ceil(share * len(r))) for share in at]
-    return tuple((share, float(sums[k - 1] / k)) for share, k in zip(at, kept, strict=True))

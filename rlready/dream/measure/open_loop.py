@@ -20,8 +20,9 @@ from rlready.dream.base import Action, Layer, Moment, Reply, Simulator, first_re
 from rlready.dream.format import Unparsable
 from rlready.dream.measure import documents
 from rlready.dream.measure.jsonable import from_json, to_json
-from rlready.dream.measure.numbers import Detection, Mean, Probabilities, mean, risk_coverage
+from rlready.dream.measure.numbers import Detection, Mean, Probabilities, mean
 from rlready.dream.measure.walk import Asked, finished_moment, looks_failed, walk
+from rlready.dream.simulators.confidence import risk_coverage
 from rlready.dream.simulators.words import f1
 from rlready.errors import EnvError
 from rlready.experience.episode import LoggedEpisode
@@ -342,7 +343,7 @@ def summary(results: Sequence[StepResult]) -> dict[str, Any]:
         "errors": Detection.of([(r.truth.failed, r.said.failed or looks_failed(r.said.text)) for r in results]),
         "step_reward": mean([float(s is not None and abs(s - t) <= RIGHT_REWARD) for t, s in rewards]),
         "confidence": Confidence(
-            Probabilities.of(sure, [r.exact for r in results]), risk_coverage(sure, [float(r.exact) for r in results])
+            Probabilities.of(sure, [r.exact for r in results]), _coverage(sure, [r.exact for r in results])
         ),
         "unparsable": mean([float(not r.readable) for r in results]),
         "origins": {k: v / n for k, v in origins.most_common()},
@@ -375,6 +376,11 @@ def worst(results: Sequence[StepResult], episodes: Sequence[LoggedEpisode], n: i
         )
         for r in out
     )
+
+
+def _coverage(confidence: Sequence[float], right: Sequence[bool]) -> tuple[tuple[float, float], ...]:
+    rows = risk_coverage(confidence, right) if confidence else []
+    return tuple(dict.fromkeys((row["coverage"], row["accuracy"]) for row in reversed(rows)))
 
 
 def _kind(results: Sequence[StepResult]) -> Kind:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.format import Unparsable
-from rlready.dream.measure.numbers import Probabilities, auroc, risk_coverage, spearman
+from rlready.dream.measure.numbers import Probabilities, spearman
 from rlready.dream.measure.open_loop import OpenLoop, compare, open_loop
 from rlready.errors import EnvError
 from tests.dream.measure.desk import DOMAIN, READS, RULES, Scripted, cancel, doc, episode, get
@@ -203,27 +203,28 @@ def test_probabilities_by_hand() -> None:
     assert [(b.low, b.n) for b in found.bins] == [(0.0, 1), (0.1, 1), (0.8, 1), (0.9, 1)]
 
 
-def test_auroc_and_spearman_by_hand() -> None:
-    assert auroc([0.1, 0.5, 0.5, 0.9], [False, True, False, True]) == pytest.approx((1 + 0.5 + 1 + 1) / 4)
-    assert math.isnan(auroc([1, 2], [True, True]))
+def test_spearman_by_hand() -> None:
     assert spearman([1, 2, 3, 4], [1, 2, 4, 3]) == pytest.approx(1 - 6 * 2 / (4 * 15))
     assert math.isnan(spearman([1, 2], [1, 2])) and math.isnan(spearman([1, 1, 1], [1, 2, 3]))
 
 
-def test_risk_coverage_by_hand() -> None:
-    curve = dict(risk_coverage([0.9, 0.8, 0.7, 0.6], [1, 1, 0, 0], at=(1.0, 0.5)))
-    assert curve == {1.0: 0.5, 0.5: 1.0}
-    assert dict(risk_coverage([0.5] * 4, [1, 0, 0, 0], at=(0.25,))) == {0.25: 0.25}  # equal confidence: no flattery
+def test_coverage_keeps_the_surest_first() -> None:
+    logs = [episode((get(f"W{i}"), doc(f"W{i}")), ("Bye", ""), task_id=f"t{i}") for i in range(1, 5)]
+
+    def said(moment: Moment, action: Action) -> Reply:
+        n = int(moment.task_id[1:])
+        return Reply(doc(f"W{n}") if n > 2 else "?", confidence=n / 10)
+
+    found = measure(Scripted(said), *logs)
+    assert found.confidence.coverage[0] == (1.0, 0.5) and (0.5, 1.0) in found.confidence.coverage
+    assert found.confidence.stated.auroc == 1 and found.confidence.stated.base == 0.5
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
 def test_order_of_cases_changes_no_figure(pairs: list[tuple[float, bool]]) -> None:
     def figures(cases: list[tuple[float, bool]]) -> list[float]:
         p = Probabilities.of([c for c, _ in cases], [y for _, y in cases])
-        curve = risk_coverage([c for c, _ in cases], [float(y) for _, y in cases])
-        return [p.brier, p.ece, p.accuracy, *([] if math.isnan(p.auroc) else [p.auroc]), *(v for _, v in curve)]
+        return [p.brier, p.ece, p.accuracy, *([] if math.isnan(p.auroc) else [p.auroc])]
 
     assert figures(pairs) == pytest.approx(figures(pairs[::-1]))
-    assert dict(risk_coverage([c for c, _ in pairs], [float(y) for _, y in pairs]))[1.0] == pytest.approx(
-        sum(y for _, y in pairs) / len(pairs)
-    )
+    assert Probabilities.of(*zip(*pairs, strict=True)).base == pytest.approx(sum(y for _, y in pairs) / len(pairs))
