@@ -125,7 +125,7 @@ def train(
         bases=(DreamTrainConfig,),
         frozen=True,
     )
-    settings = load(settings_type, config, overrides or [], table=_stored(resume, root))
+    settings: Any = load(settings_type, config, overrides or [], table=_stored(resume, root))
     if show_config:
         print_json(to_dict(settings)) if as_json else typer.echo(to_toml(settings), nl=False)
         return
@@ -149,7 +149,8 @@ def train(
         use_threads(run)
         agent, cloned = policy_of(policy, loaded, settings, run.seed, run.dir)
         run.say(
-            f"{run.dir}: {algorithm} in {gym} ({loaded.simulator.name}, reward by {loaded.reward_source}), seed {run.seed}"
+            f"{run.dir}: {algorithm} in {gym} ({loaded.simulator.name}, reward by {loaded.reward_source}), "
+            f"seed {run.seed}"
         )
         outcome = train_in_dream(
             loaded, agent, getattr(settings, algorithm), run, settings, real=side, budget=real_budget, verifier=score,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from rlready.dream.actions import ActionChecks
-from rlready.dream.base import Layer, Learns, Simulator
+from rlready.dream.base import Action, Layer, Learns, Moment, Reply, Simulator
 from rlready.dream.criteria import Criteria
 from rlready.dream.domain import Domain
 from rlready.dream.facts import Questions
@@ -124,7 +124,7 @@ class Gym:
     @cached_property
     def questions(self) -> Questions:
         """What can be asked of a world before anything is changed."""
-        steps = (action for id in self.library.episodes for action, _ in self.library.steps(id))
+        steps = (a for id in self.library for a, reply in self.library.steps(id) if not reply.failed)
         return Questions.learn(steps, self.state.reads)
 
     @cached_property
@@ -144,6 +144,14 @@ class Gym:
     def env_factory(self, *, evaluation: bool = False) -> EnvFactory:
         """Makes dreams."""
         return lambda: GymEnv(self, evaluation=evaluation)
+
+    def refuse(self, moment: Moment, action: Action) -> Reply | None:
+        """The recorded kind of error where an action is none, or is not admissible; None for a good one."""
+        if not action.text and not action.problem:
+            return Reply(
+                self.domain.errors["malformed"].fill(problem="The message is empty."), failed=True, origin="check"
+            )
+        return self.checks.reply(moment, action)
 
     def calibrated(self, raw: float) -> float:
         """A simulator's confidence as a probability of being right."""

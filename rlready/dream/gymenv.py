@@ -139,7 +139,7 @@ class GymEnv(Env):
             Unparsable: the simulator's answer could not be read.
         """
         gym = self.gym
-        reply = gym.checks.reply(self.moment, action)
+        reply = gym.refuse(self.moment, action)
         if reply is None:
             reply = await self._true_reply(action)
         if reply.confidence < 1.0 and reply.origin in ("nearest", "model"):
@@ -147,17 +147,22 @@ class GymEnv(Env):
         return reply
 
     def take(self, action: Action, reply: Reply) -> None:
-        """Let an action and its reply have happened: history and state move on."""
+        """Let an action and its reply have happened: history and state move on.
+
+        What code refused changed nothing, so neither state nor simulator hear of it.
+        """
         gym, moment = self.gym, self.moment
+        if reply.origin == "check" and reply.failed:
+            return
         self.changed |= bool(action.tool) and action.tool not in gym.state.reads and not reply.failed
-        state = moment.state if reply.origin == "check" else gym.state.observe(moment.state, action, reply)
+        state = gym.state.observe(moment.state, action, reply)
         self.moment = replace(moment, past=(*moment.past, (action, reply)), state=state)
 
     async def _answer(self, action: Action) -> Reply:
         """The reply to one action, as it is shown; the episode moves on."""
         gym, world = self.gym, self.moment.world
         trouble = () if self.evaluation else gym.perturb
-        if trouble and gym.checks.reply(self.moment, action) is None:
+        if trouble and gym.refuse(self.moment, action) is None:
             shown = perturb.before(trouble, world, self.shown, action)
             if shown is not None:
                 self.shown += ((action, shown),)
@@ -221,7 +226,7 @@ class GymEnv(Env):
                 for question in gym.questions.about(text):
                     if question.text in seen or len(seen) >= _MOST_FACTS:
                         continue
-                    if gym.checks.reply(blank, question) is not None:
+                    if gym.refuse(blank, question) is not None:
                         continue
                     reply = await self._ask(blank, question)
                     seen[question.text] = (question, reply)

@@ -148,8 +148,8 @@ class Library:
 
         The anchor comes first, then recordings of the anchor's world in an order hashed from the moment's world; all
         of the task's where there is no anchor. Recordings of other worlds are left out, lest two worlds be mixed in one
-        episode. A question about the world itself (an empty past, a reading tool) is also answered by what the
-        anchor's world was asked before anything was changed.
+        episode. What a tool answers does not depend on what was read or said before, so a call is also answered by a
+        recording of the anchor's world that had changed the same before it; its end is not taken over.
         """
         found = self._exact.get(_next(_key(moment.task_id, moment.past), action), [])
         anchored = moment.anchor in self.episodes
@@ -159,11 +159,32 @@ class Library:
         if found:
             id, step = min(found, key=lambda f: (f[0] != moment.anchor, derive("exact", moment.world, f[0]), f[0]))
             return self.steps(id)[step][1]
-        if anchored and not moment.past and action.tool in self.state.reads:
-            for question, reply in self.world_facts(moment.anchor):
-                if question.text == action.text:
-                    return replace(reply, done=False)
+        if anchored and action.tool:
+            allowed = {moment.anchor, *self.same_world(moment.anchor)}
+            key = _next(_key(moment.task_id, self.changing(moment.past)), action)
+            found = [f for f in self._effects.get(key, []) if f[0] in allowed]
+            if found:
+                id, step = min(found, key=lambda f: (f[0] != moment.anchor, derive("exact", moment.world, f[0]), f))
+                return replace(self.steps(id)[step][1], done=False)
         return None
+
+    def changing(self, past: Sequence[tuple[Action, Reply]]) -> Steps:
+        """The steps that changed something: calls of tools that do not only read, failed ones left out."""
+        reads = self.state.reads
+        return tuple((a, r) for a, r in past if a.tool and a.tool not in reads and not r.failed)
+
+    @cached_property
+    def _effects(self) -> dict[int, list[tuple[str, int]]]:
+        """Where each call was recorded after the same changes: by the hash of task, changes and call."""
+        out: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for id, episode in self.episodes.items():
+            key = _key(episode.task_id, ())
+            for step, (action, reply) in enumerate(self.steps(id)):
+                if action.tool:
+                    out[_next(key, action)].append((id, step))
+                    if self.changing([(action, reply)]):
+                        key = _after(key, action, reply)
+        return dict(out)
 
     @cached_property
     def _exact(self) -> dict[int, list[tuple[str, int]]]:

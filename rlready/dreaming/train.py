@@ -319,7 +319,9 @@ def check_gate(
     lost = [i for i in ids if not gym.library.episodes[i].success][: scripts // 2]
     chosen = [*lost, *(i for i in ids if i not in set(lost))][:scripts]
     recorded = [gym.library.episodes[i] for i in chosen]
-    played = [(gym.task(e.task_id, e.instruction), [a for a in e.actions if a]) for e in recorded]
+    known = {} if real is None else {t.id: t for t in real.practice}
+    posed = [known.get(e.task_id) or gym.task(e.task_id, e.instruction) for e in recorded]
+    played = [(task, [a for a in e.actions if a]) for task, e in zip(posed, recorded, strict=True)]
     sessions = [Gym.load(gym.folder).env_factory(evaluation=True)] if gym.folder is not None else []
     metered, count = real.metered() if real is not None else (None, {"steps": 0})
     report = run_sync(
