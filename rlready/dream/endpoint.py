@@ -171,9 +171,9 @@ class Endpoint:
         for attempt in range(self.tries):
             wait: str | None = None
             limited = False
-            await self._rest()
             client, gate = self._ready()
             async with gate:
+                await self._rest()
                 self._check_budget()
                 try:
                     reply = await client.post(f"{self.base_url.rstrip('/')}/chat/completions", json=body)
