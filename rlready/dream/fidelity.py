@@ -121,11 +121,22 @@ async def model_error_report(
             if wanted is None:
                 reward.append(abs(paid - said["True"] / samples))
             else:
-                words = set(said) | set(wanted)
-                reply.append(0.5 * sum(abs(wanted.get(w, 0.0) - said[w] / samples) for w in words))
+                reply.append(total_variation(wanted, said))
     for step in range(1, len(steps) + 1):
         model.policy.sampler.release(("error", step))
-    return ModelErrorReport(len(steps), len(reward), *_mean_max(reward), *_mean_max(reply), gamma=gamma)
+    return summed_up(reward, reply, gamma=gamma)
+
+
+def total_variation(wanted: Mapping[str, float], said: Mapping[str, int]) -> float:
+    """Half the L1 distance between a distribution and what was drawn, given as counts of at least one draw."""
+    n = sum(said.values())
+    return 0.5 * sum(abs(wanted.get(w, 0.0) - said.get(w, 0) / n) for w in said.keys() | wanted.keys())
+
+
+def summed_up(reward: Sequence[float], reply: Sequence[float], *, gamma: float) -> ModelErrorReport:
+    """The report on one-step errors of rewards (at closing steps) and of replies (total variation)."""
+    many = len(reward) + len(reply)
+    return ModelErrorReport(many, len(reward), *_mean_max(reward), *_mean_max(reply), gamma=gamma)
 
 
 def _mean_max(values: Sequence[float]) -> tuple[float, float]:

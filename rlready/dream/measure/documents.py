@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlready.dream.base import Action, Reply
-from rlready.dream.simulators.substitute import as_json as parse
+from rlready.dream.simulators.substitute import as_json
 
 Leaves = dict[str, str]
 """Path ("flights[0].price") -> the leaf as JSON text."""
 
 Entity = tuple[str, str]
 """Name of the id field, and the id."""
+
+
+def parse(text: str) -> Any:
+    """The JSON object or list that a text is; None for anything else (plain numbers and words included)."""
+    return as_json(text)
 
 
 def leaves(document: Any) -> Leaves:

@@ -2,7 +2,7 @@
 
     contradictions   the same question, nothing written between, another answer; a field that changed by itself
     inventions       identifiers and numbers that stand nowhere: in no recorded reply of the kind, not in the history
-    real_or_dream    can a simple classifier tell dreamt replies from recorded ones?
+    the pair test    can a simple classifier tell dreamt replies from recorded ones (`measure.real_or_dream`)?
 
 All are measured on recorded held-out episodes as well. Real environments invent too (a new task has new ids), so only
 the difference counts.
@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlready.dream.base import Action, Reply
+from rlready.dream.base import Action
 from rlready.dream.domain import Domain
 from rlready.dream.library import Library
 from rlready.dream.measure import documents
-from rlready.dream.measure.jsonable import to_json
+from rlready.dream.measure.jsonable import from_json, to_json
 from rlready.dream.measure.numbers import mean
+from rlready.dream.measure.real_or_dream import RealOrDream, real_or_dream
 from rlready.dream.measure.walk import steps_of, writes
-from rlready.dream.simulators.confidence import auroc
-from rlready.dream.simulators.words import words
 from rlready.experience.episode import LoggedEpisode
-from rlready.seeds import derive
 
 _FACT = re.compile(r"[^\W_]+(?:[_@.:/-][^\W_]+)*")
 _FEWEST = 2
@@ -168,115 +166,6 @@ def inventions(episodes: Sequence[LoggedEpisode], domain: Domain, ground: Ground
 
 
 @dataclass(frozen=True)
-class RealOrDream:
-    """Can a lexical classifier tell dreamt replies from recorded ones?
-
-    Attributes:
-        pairs: dreamt and recorded replies to the same kind of action that were compared.
-        auc: how often the dreamt one of a pair got the higher score; .5 is indistinguishable, 1 is always told.
-        noise: standard error, from folds.
-        by_kind: the same by kind of action.
-        tells: words that give dreams away, and words that are missing in them.
-    """
-
-    pairs: int
-    auc: float
-    noise: float
-    by_kind: dict[str, float]
-    tells: tuple[str, ...] = ()
-
-    @property
-    def told(self) -> bool:
-        """True where dreams can be told, beyond two standard errors."""
-        return self.auc - 2 * self.noise > 0.5
-
-
-def real_or_dream(
-    dreamt: Sequence[LoggedEpisode], recorded: Sequence[LoggedEpisode], domain: Domain, *, folds: int = 5, seed: int = 0
-) -> RealOrDream:
-    """Naive Bayes over words and word pairs by kind of action, cross-validated with whole tasks left out.
-
-    Replies are compared within their kind of action only, so the mix of actions tells nothing, and scores are means
-    over features, so length alone tells little.
-
-    Args:
-        dreamt: dreamt episodes.
-        recorded: recorded ones, held out from the dream.
-        domain: reads the actions.
-        folds: of the cross-validation; a task's replies, dreamt and recorded, are in one fold.
-        seed: of the folds.
-    """
-    items = [
-        (action.kind, derive(seed, "fold", e.task_id) % folds, dream, _features(reply))
-        for dream, episodes in ((True, dreamt), (False, recorded))
-        for e in episodes
-        for action, reply in steps_of(domain, e)
-        if reply.text.strip()
-    ]
-    kinds = sorted({k for k, *_ in items})
-    scored: dict[str, list[tuple[int, bool, float]]] = defaultdict(list)
-    for fold in range(folds):
-        for kind in kinds:
-            train = [(dream, f) for k, at, dream, f in items if k == kind and at != fold]
-            weights = _weights(train)
-            for k, at, dream, features in items:
-                if k == kind and at == fold:
-                    scored[kind].append((fold, dream, mean([weights.get(f, 0.0) for f in features] or [0.0])))
-    by_kind, total, won = dict[str, float](), 0, 0.0
-    by_fold: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    for kind, rows in scored.items():
-        for fold in {f for f, *_ in rows}:
-            inside = [(dream, s) for f, dream, s in rows if f == fold]
-            pairs = sum(d for d, _ in inside) * sum(not d for d, _ in inside)
-            if pairs:
-                by_fold[fold].append((auroc([s for _, s in inside], [d for d, _ in inside]), pairs))
-        mine = [
-            (auroc([s for f, _, s in rows if f == fold], [d for f, d, _ in rows if f == fold]), fold)
-            for fold in {f for f, *_ in rows}
-        ]
-        known = [a for a, _ in mine if not math.isnan(a)]
-        if known:
-            by_kind[kind] = mean(known)
-    each = []
-    for rows_ in by_fold.values():
-        pairs = sum(n for _, n in rows_)
-        total, won = total + pairs, won + sum(a * n for a, n in rows_)
-        each.append(sum(a * n for a, n in rows_) / pairs)
-    spread = (
-        math.sqrt(sum((a - mean(each)) ** 2 for a in each) / (len(each) - 1) / len(each)) if len(each) > 1 else math.nan
-    )
-    return RealOrDream(total, won / total if total else math.nan, spread, by_kind, _tells(items))
-
-
-def _features(reply: Reply) -> list[str]:
-    found = words(reply.text[:2000])
-    return list(dict.fromkeys([*found, *(f"{a} {b}" for a, b in zip(found, found[1:], strict=False))]))
-
-
-def _weights(train: Sequence[tuple[bool, Sequence[str]]]) -> dict[str, float]:
-    """Log odds of each feature for dreams, from shares of replies that hold it, add one half."""
-    count = {True: Counter[str](), False: Counter[str]()}
-    n = {True: 0, False: 0}
-    for dream, features in train:
-        n[dream] += 1
-        count[dream].update(features)
-    if not n[True] or not n[False]:
-        return {}
-    return {
-        f: math.log((count[True][f] + 0.5) / (n[True] + 1)) - math.log((count[False][f] + 0.5) / (n[False] + 1))
-        for f in count[True].keys() | count[False].keys()
-    }
-
-
-def _tells(items: Iterable[tuple[str, int, bool, Sequence[str]]], most: int = 6) -> tuple[str, ...]:
-    rows = list(items)
-    weights = _weights([(dream, features) for *_, dream, features in rows])
-    seen = Counter(f for *_, features in rows for f in features)
-    strong = sorted(weights, key=lambda f: (-abs(weights[f]) * math.sqrt(seen[f]), f))[:most]
-    return tuple(f"{'more' if weights[f] > 0 else 'less'}: {f}" for f in strong if abs(weights[f]) > 0.1)
-
-
-@dataclass(frozen=True)
 class Quality:
     """Dreamt episodes beside recorded ones.
 
@@ -300,6 +189,11 @@ class Quality:
         """JSON-ready."""
         record: dict[str, Any] = to_json(self)
         return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Quality:
+        """Inverse of `to_json`."""
+        return from_json(cls, record)
 
 
 def quality(
