@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlready import __version__
-from rlready.cli import doctor, papers, recipes, record, runs, train
+from rlready.cli import doctor, dream, dream_train, papers, recipes, record, runs, train
 from rlready.cli.common import Commands
 
 app = typer.Typer(
@@ -42,10 +42,12 @@ def _root(
     - `rlready papers`: what there is, `rlready papers memory`: what there is about memory
     - `rlready run dreamgym --preset smoke`: see a whole recipe run in under a minute
     - `rlready train my_task.py:tasks`: train a model on a task of your own
+    - `rlready dream fit logs/`: turn an agent's logs into a gym
     """
 
 
 _FIRST, _OWN, _LOOK = "Reproduce a paper", "Train on your own task", "See what happened"
+_LOGS = "Turn logs into a gym"
 app.command("papers", rich_help_panel=_FIRST)(papers.papers)
 app.command("run", rich_help_panel=_FIRST)(recipes.run)
 app.command("record", rich_help_panel=_FIRST)(record.record)
@@ -54,6 +56,8 @@ app.command("doctor", rich_help_panel=_OWN)(doctor.doctor)
 app.command("train", rich_help_panel=_OWN)(train.train)
 app.command("eval", rich_help_panel=_OWN)(train.evaluate)
 app.command("algorithms", rich_help_panel=_OWN)(train.algorithms)
+dream.app.command("train")(dream_train.train)
+app.add_typer(dream.app, name="dream", rich_help_panel=_LOGS)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 
 

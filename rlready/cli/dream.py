@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlready.cli.common import JsonOption, QuietOption, out, print_json
-from rlready.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from rlready.dreaming.understand import Understanding
@@ -93,8 +92,9 @@ def fit(
     - `rlready dream fit runs.jsonl --verifier my_task.py:score --perturb error=0.05`
     """
     from rlready.cli import dream_tables as tables
-    from rlready.dreaming.fit import Fitted, FitOptions
+    from rlready.dreaming.fit import Fitted
     from rlready.dreaming.fit import fit as fit_gym
+    from rlready.dreaming.options import FitOptions
 
     score = None
     if verifier is not None:

@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 _MOST_KINDS = 12
 _MOST_DROPPED = 3
+_VERDICT = {"fit to train in": "bold green", "needs more": "bold yellow", "do not dream": "bold red"}
 
 
 def print_understanding(console: Console, u: Understanding, dropped: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """What was read, kinds of action, what was dropped, what is missing."""
     forms = ", ".join(f"{form} x {n}" if n > 1 else form for form, n in u.forms.items())
     console.print(Text.assemble((f"{u.runs:,} runs of {u.tasks:,} tasks", "bold"), f"   {forms}, {_size(u.bytes)}"))
-    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column()
-    for name, said in _facts(u):
-        facts.add_row(name, said)
-    console.print(facts)
+    _rows(console, _facts(u))
     console.print()
     console.print(_kinds(u))
     if dropped:
@@ -66,8 +62,8 @@ def _facts(u: Understanding) -> list[tuple[str, str]]:
         rows.append(("models", ", ".join(models[:5])))
     for name, r in (("calls", u.calls), ("words", u.words)):
         if r.places:
-            said = f"{r.places:,} places were met again; {r.differing:,} of them were answered differently"
-            rows.append((f"repeated {name}", said))
+            said = f"{r.places:,} met again after the same history; {r.differing:,} of them answered differently"
+            rows.append((f"same {name}", said))
     beside = [
         (u.duplicates, "exact duplicates (kept once)"),
         (u.parallel, "messages with several calls (read one after another)"),
@@ -114,16 +110,103 @@ def _kind(u: Understanding, kind: Kind) -> tuple[str, ...]:
 # ---------------------------------------------------------------------- what was measured
 
 
+def print_measured(console: Console, fitted: Fitted) -> None:
+    """What was chosen, the curve, the backends beside the baselines, and the verdict."""
+    facts = fitted.facts
+    console.print()
+    chosen = [
+        ("held out", "{dev} of {all} tasks to calibrate, {test} to measure".format(**_sizes(facts["splits"]))),
+        ("simulator", f"{facts['simulator']['name']}: {facts['simulator']['why']}"),
+        ("verdicts by", f"{facts['reward_source']['name']}: {facts['reward_source']['why']}"),
+        ("code answers", _rules(facts["rules"])),
+    ]
+    _rows(console, chosen)
+    if facts["curve"] is not None:
+        curve = facts["curve"]
+        console.print(
+            f"\nThe curve: next replies on {curve['steps']:,} held-out steps, by runs that were learned from",
+            style="bold",
+        )
+        console.print(_curve(curve))
+    if facts["backends"]:
+        console.print("\nBackends beside the two baselines, on the same held-out steps", style="bold")
+        console.print(_backends(facts["backends"], fitted.seconds["by_backend"]))
+        console.print(
+            "exact, token F1: mean over kinds of action / over steps; verdicts: AUROC, 0.5 is guessing", style="dim"
+        )
+    verdict = fitted.verdict
+    console.print()
+    console.print(Text.assemble(("Verdict: ", "bold"), (f"{verdict.word}.", _VERDICT.get(verdict.word, "bold"))))
+    for reason in verdict.reasons:
+        _item(console, reason, "", emphasise=False)
+    if verdict.needs:
+        console.print("What it needs:", style="bold")
+        for need in verdict.needs:
+            _item(console, need, "", emphasise=False)
+
+
+def _sizes(splits: Mapping[str, int]) -> dict[str, int]:
+    return {**splits, "all": splits["train"] + splits["dev"] + splits["test"]}
+
+
+_ANSWERS = {
+    "entity": "documents that were read or written",
+    "repeat": "the same question again",
+    "refusal": "the same refusal again",
+    "arithmetic": "arithmetic",
+    "constant": "replies that are always the same",
+    "shared": "what all tasks share",
+}
+
+
+def _rules(rules: Sequence[Mapping[str, Any]]) -> str:
+    used = {r["rule"] for r in rules if r["used"]}
+    return ", ".join(["wrong calls", "recorded episodes", *(text for rule, text in _ANSWERS.items() if rule in used)])
+
+
+def _curve(curve: Mapping[str, Any]) -> Table:
+    table = _table("traces", "exact", "token F1", "kinds seen", "actions seen", "errors seen")
+    for p in curve["points"]:
+        table.add_row(
+            f"{p['traces']:,}", _both(p["exact"]), _both(p["f1"]), number(p["kinds"], ".0%"),
+            number(p["actions"], ".0%"), number(p["errors"], ".0%"),
+        )  # fmt: skip
+    return table
+
+
+def _backends(rows: Sequence[Mapping[str, Any]], seconds: Mapping[str, float | None]) -> Table:
+    table = _table("backend", "exact", "token F1", "errors found", "verdicts", "unreadable", "a step")
+    for row in rows:
+        name = f"{row['name']} with code" if row["with_code"] else row["name"]
+        takes = seconds.get(name)
+        table.add_row(
+            _BASELINES.get(name, name)[:32], _both(row["exact"]), _both(row["f1"]),
+            number(row["errors"]["recall"], ".0%"), number(row["verdict"]["auroc"], ".2f"),
+            number(row["unparsable"], ".0%"), "-" if takes is None else said(takes),
+        )  # fmt: skip
+    return table
+
+
+_BASELINES = {"no_change": "no change", "nearest": "nearest recorded transition"}
+
+
+def _both(mean: Mapping[str, float | None]) -> str:
+    """A figure over kinds of action and over steps."""
+    return f"{number(mean['macro'], '.2f')} / {number(mean['micro'], '.2f')}"
+
+
 def print_next(console: Console, fitted: Fitted) -> None:
     """The commands that come next."""
     name = fitted.folder
     console.print(f"\nThe gym is in {name}/. Next:", markup=False)
-    for command, what in (
-        (f"rlready dream report {name}", "measure it in full"),
-        (f"rlready dream train {name}", "train an agent in it"),
-        (f"rlready dream serve {name} --port 8000", "offer it to other tools"),
-    ):
-        console.print(Text.assemble(f"  {command:<{max(40, len(command) + 2)}}", (what, "dim")), soft_wrap=True)
+    commands = {
+        f"rlready dream report {name}": "measure it in full",
+        f"rlready dream train {name}": "train an agent in it",
+        f"rlready dream serve {name} --port 8000": "offer it to other tools",
+    }
+    wide = max(map(len, commands))
+    for command, what in commands.items():
+        console.print(Text.assemble(f"  {command:<{wide + 2}}", (what, "dim")), soft_wrap=True)
 
 
 # ---------------------------------------------------------------------- pieces
@@ -136,11 +219,20 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _item(console: Console, head: str, rest: str) -> None:
+def _rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Names and what is said of them, in two columns."""
+    wide = max(len(name) for name, _ in rows) + 2
+    for name, text in rows:
+        lines = textwrap.wrap(text, max(40, min(console.width, 100) - wide))
+        console.print(Text.assemble((f"{name:<{wide}}", "dim"), ("\n" + " " * wide).join(lines)), soft_wrap=True)
+
+
+def _item(console: Console, head: str, rest: str, *, emphasise: bool = True) -> None:
     lines = textwrap.wrap(f"{head} {rest}", max(40, min(console.width, 100) - 2))
     text = Text("- ")
     text.append("\n  ".join(lines))
-    text.stylize("bold", 2, 2 + min(len(head), len(lines[0])) if lines else 2)
+    if emphasise and lines:
+        text.stylize("bold", 2, 2 + min(len(head), len(lines[0])))
     console.print(text)
 
 

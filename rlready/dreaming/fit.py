@@ -7,15 +7,16 @@
     measure       open loop on test beside both baselines, the curve over traces, the verdict
 
 The stages live in a `Run` in `<out>.part`. Whatever ends the process, the same command goes on where it stopped, and
-ends with the same bytes as a fit that was never stopped: a stage is a function of what the stages before left on disk,
-and what a clock measured is kept apart (`times.json`). The gym appears under its name by one rename, when it is whole.
+ends with the same bytes as a fit that was never stopped: a stage is a function of what the stages before left on
+disk, and what a clock measured is kept apart (`verdict.json`). The gym appears under its name by one rename, when it
+is whole.
 
 Beside the gym's own files the folder then holds
 
     understanding.json    what the logs hold and lack
     dropped.jsonl         records that could not be read
-    fit.json              splits, reward source, curve, backends beside baselines, calibration
-    times.json            what was measured in seconds, and the verdict that rests on it
+    fit.json              splits, reward source, rules, backends beside baselines, the curve
+    verdict.json          the verdict in words, and the seconds on both sides that it rests on
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ from typing import Any
 from rlready import __version__
 from rlready.checkpoint import remove_folder
 from rlready.config import to_dict
-from rlready.dream.criteria import Criteria, changes
+from rlready.dream.criteria import Criteria
 from rlready.dream.domain import Domain
-from rlready.dream.gym import REWARD_SOURCES, Gym, RewardSource
+from rlready.dream.gym import Gym, RewardSource
 from rlready.dream.library import Library
+from rlready.dream.measure.jsonable import to_json
+from rlready.dream.measure.verdict import Verdict
 from rlready.dream.perturb import Perturb
 from rlready.dream.simulators import load_simulator
 from rlready.dream.simulators.confidence import Calibration
 from rlready.dream.state import StateRules
 from rlready.dreaming import measuring, reading, simulating
+from rlready.dreaming.judging import choose_reward_source
+from rlready.dreaming.options import FitOptions
 from rlready.dreaming.place import open_part, swap_in, taken
 from rlready.dreaming.splits import Splits, split_tasks
 from rlready.dreaming.understand import Understanding
-from rlready.errors import UserError, did_you_mean
+from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
 from rlready.experience.store import episode_id
 from rlready.progress import Bar, Mode
@@ -53,73 +58,9 @@ from rlready.run_files import dump_json, sync_folder, write_atomic
 from rlready.run_folder import read_json
 from rlready.tasks.scoring import RewardFn
 
-FILES = ("understanding.json", "dropped.jsonl", "fit.json", "times.json")
+FILES = ("understanding.json", "dropped.jsonl", "fit.json", "verdict.json")
 OnUnderstood = Callable[[Understanding, Sequence[Mapping[str, Any]]], None]
-_CRITERIA_RIGHT = 0.9
-_CRITERIA_KNOWN = 0.5
 _SPOKEN_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How a gym is made.
-
-    Attributes:
-        simulator: "retrieval" (no training), "tiny", "hf:NAME", "http://...#MODEL", or "auto".
-        rewards: a file of `id, reward`; "" for the log's own.
-        verifier: name of the function that scores runs and dreams, such as "my.py:score"; "" for none.
-        reward_source: who says whether a dream succeeded; "" chooses (see `choose_reward_source`).
-        random_sources: sources in the log that are random play.
-        perturb: trouble on purpose, such as "error=0.05".
-        templates: folder of prompt templates of one's own, for language models; "" for ours.
-        held_out: share of the tasks that nothing is learned from; half calibrates, half measures.
-        min_confidence: replies below end or mask an episode; 0 never.
-        low_confidence: "mask" or "end".
-        setup_seconds, step_seconds: what the real environment takes; None reads the log's times.
-        steps: training steps of a simulator that is trained; 0 chooses by the amount of text.
-        curve: whether to measure the curve over numbers of traces.
-    """
-
-    simulator: str = "retrieval"
-    rewards: str = ""
-    verifier: str = ""
-    reward_source: str = ""
-    random_sources: tuple[str, ...] = ()
-    perturb: tuple[str, ...] = ()
-    templates: str = ""
-    held_out: float = 0.2
-    min_confidence: float = 0.0
-    low_confidence: str = "mask"
-    setup_seconds: float | None = None
-    step_seconds: float | None = None
-    steps: int = 0
-    curve: bool = True
-
-    def __post_init__(self) -> None:
-        """Check what cannot work, before hours are spent.
-
-        Raises:
-            UserError: a value is out of range or unknown; names the option.
-        """
-        simulating.check(self.simulator)
-        for text in self.perturb:
-            Perturb.parse(text)
-        if self.reward_source and self.reward_source not in REWARD_SOURCES:
-            raise did_you_mean("reward source", self.reward_source, REWARD_SOURCES)
-        if self.reward_source == "verifier" and not self.verifier:
-            raise UserError('The reward source "verifier" needs a verifier: --verifier my.py:score.')
-        if not 0 <= self.held_out < 1:
-            raise UserError(f"held_out is {self.held_out:g}; it is a share of the tasks, at least 0 and below 1.")
-        if not 0 <= self.min_confidence <= 1:
-            raise UserError(f"min_confidence is {self.min_confidence:g}; it must lie in [0, 1].")
-        if self.low_confidence not in ("mask", "end"):
-            raise did_you_mean("way with low confidence", self.low_confidence, ("mask", "end"))
-        for name in ("setup_seconds", "step_seconds"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UserError(f"{name} is {value:g}; it must not be negative.")
-        if self.steps < 0:
-            raise UserError(f"steps is {self.steps}; it must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -131,14 +72,16 @@ class Fitted:
         understanding: of the logs.
         dropped: the records that could not be read.
         facts: `fit.json`.
-        times: `times.json`; its "verdict" is the verdict in words.
+        verdict: in words.
+        seconds: of an episode on both sides, and of a step by backend.
     """
 
     folder: Path
     understanding: Understanding
     dropped: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
-    times: Mapping[str, Any]
+    verdict: Verdict
+    seconds: Mapping[str, Any]
 
     @classmethod
     def load(cls, folder: str | Path) -> Fitted:
@@ -148,11 +91,18 @@ class Fitted:
             UserError: it is none.
         """
         folder = Path(folder)
-        found = [read_json(folder / name) for name in ("understanding.json", "fit.json", "times.json")]
+        found = [read_json(folder / name) for name in ("understanding.json", "fit.json", "verdict.json")]
         if None in found:
             raise UserError(f"There is no fitted gym in {folder}. Make one: rlready dream fit LOGS --out {folder}.")
-        understanding, facts, times = (f or {} for f in found)
-        return cls(folder, Understanding.from_json(understanding), reading.dropped(folder), facts, times)
+        understanding, facts, said = (f or {} for f in found)
+        return cls(
+            folder,
+            Understanding.from_json(understanding),
+            reading.dropped(folder),
+            facts,
+            Verdict.from_json(said["verdict"]),
+            said["seconds"],
+        )
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; dropped records are counted, not listed."""
@@ -161,7 +111,8 @@ class Fitted:
             "understanding": self.understanding.to_json(),
             "dropped": len(self.dropped),
             **self.facts,
-            **self.times,
+            "verdict": self.verdict.to_json(),
+            "seconds": dict(self.seconds),
         }
 
 
@@ -221,41 +172,7 @@ def fit(
     except KeyboardInterrupt as stop:
         raise Interrupted(f"Left at once. {again}") from stop
     remove_folder(part)
-    return Gym.load(out)
-
-
-def choose_reward_source(
-    criteria: Criteria, train: Sequence[LoggedEpisode], library: Library, options: FitOptions
-) -> tuple[RewardSource, str]:
-    """Who says whether a dream succeeded, and why, as a sentence.
-
-    The verifier where there is one. Else the pinned criteria where changes decide: at least half of the training
-    tasks have a recorded success to compare with, and on these tasks comparing changes agrees with the logs' rewards
-    nine times in ten (the numbers are ours). Else the simulator judges.
-    """
-    if options.reward_source:
-        return options.reward_source, "as was asked for"  # type: ignore[return-value]
-    if options.verifier:
-        return "verifier", f"{options.verifier} was given"
-    judged = [(e, id) for id, e in library.episodes.items() if e.judged]
-    if not judged:
-        return "model", "no run has a reward, so nothing else is known; its verdicts are guesses"
-    tasks = {e.task_id for e in train}
-    known = {t for t in tasks if criteria.known(t)}
-    on_known = [(e, library.steps(id)) for e, id in judged if e.task_id in known]
-    writes = any(changes(steps, criteria.reads) for e, steps in on_known if e.success)
-    if not writes:
-        return "model", "no recorded success changed anything by a call, so calls do not decide"
-    agree = sum(criteria.met(e.task_id, steps) == e.success for e, steps in on_known) / len(on_known)
-    share = f"{len(known)} of {len(tasks)} training tasks have a recorded success to compare with"
-    if len(known) < _CRITERIA_KNOWN * len(tasks):
-        return "model", f"only {share}"
-    if agree < _CRITERIA_RIGHT:
-        return "model", f"comparing changes agrees with the logs' rewards on only {agree:.0%} of {len(on_known)} runs"
-    return (
-        "criteria",
-        f"{share}, and comparing changes agrees with the logs' rewards on {agree:.0%} of {len(on_known)} runs",
-    )
+    return gym
 
 
 def _deliver(gym: Gym, work: _Fit, out: Path, part: Path) -> None:
@@ -300,18 +217,19 @@ class _Fit:
         held_out = sorted((e for e in episodes if e.task_id not in set(splits.train)), key=episode_id)
         spec, why = self._simulator(library, domain, _of(episodes, splits.dev))
         simulator = load_simulator(spec, self.trained, library, domain)
-        parts = measuring.Parts(domain, state, library, simulator)
-        calibration = self._calibrate(parts, _of(episodes, splits.dev))
-        measured = self._measure(parts, calibration, _of(episodes, splits.test), understood)
-        about = {
-            "version": __version__,
-            "logs": [str(p) for p in self.logs],
-            "seed": self.run.seed,
-            "simulator": why,
-            "reward_source": source[1],
-            "verifier": self.options.verifier,
-            "runs": understood.distinct,
-        }
+        gym = Gym(
+            domain, state, library, simulator, splits=splits.by_name(), held_out=held_out, reward_source=source[0],
+            criteria=criteria, perturb=[Perturb.parse(text) for text in self.options.perturb],
+            min_confidence=self.options.min_confidence,
+            low_confidence=self.options.low_confidence,  # type: ignore[arg-type]  # checked by FitOptions
+            about={
+                "version": __version__, "logs": [str(p) for p in self.logs], "seed": self.run.seed, "simulator": why,
+                "reward_source": source[1], "verifier": self.options.verifier, "runs": understood.distinct,
+            },
+        )  # fmt: skip
+        gym.calibration = self._calibrate(gym)
+        rows, points, said = self._measure(gym, understood)
+        self.files["verdict.json"] = said
         self.files["fit.json"] = {
             "simulator": {"name": spec, "why": why},
             "reward_source": {"name": source[0], "why": source[1]},
@@ -320,28 +238,15 @@ class _Fit:
                 "fingerprint": domain.fingerprint,
                 "tools": len(domain.tools),
                 "reads": sorted(state.reads),
-                "rules": state.describe(),
                 "structured": domain.structured,
+                "ending": asdict(domain.ending),
             },
-            "calibrated_on": 0 if calibration is None else calibration.count,
-            **measured["figures"],
+            "rules": state.describe(),
+            "calibrated_on": 0 if gym.calibration is None else gym.calibration.count,
+            "backends": rows,
+            "curve": points,
         }
-        self.files["times.json"] = measured["times"]
-        return Gym(
-            domain,
-            state,
-            library,
-            simulator,
-            splits=splits.by_name(),
-            held_out=held_out,
-            reward_source=source[0],
-            criteria=criteria,
-            perturb=[Perturb.parse(text) for text in self.options.perturb],
-            calibration=calibration,
-            min_confidence=self.options.min_confidence,
-            low_confidence=self.options.low_confidence,  # type: ignore[arg-type]  # checked by FitOptions
-            about=about,
-        )
+        return gym
 
     def _read(self) -> tuple[list[LoggedEpisode], reading.Facts, Understanding]:
         with self.run.stage("read") as stage:
@@ -381,13 +286,13 @@ class _Fit:
                     "domain": domain.to_json(),
                     "state": state.to_json(),
                     "criteria": criteria.to_json(),
-                    "reward_source": choose_reward_source(criteria, train, library, self.options),
+                    "reward_source": choose_reward_source(criteria, library, self.options),
                 }
                 write_atomic(path, dump_json(body))
         body = json.loads(path.read_text(encoding="utf-8"))
         name, why = body["reward_source"]
         return (
-            Splits(**{k: tuple(v) if isinstance(v, list) else v for k, v in body["splits"].items()}),
+            Splits.from_json(body["splits"]),
             Domain.from_json(body["domain"]),
             StateRules.from_json(body["state"]),
             Criteria.from_json(body["criteria"]),
@@ -402,29 +307,37 @@ class _Fit:
         self.trained = stage.dir
         return stage.result["name"], stage.result["why"]
 
-    def _calibrate(self, parts: measuring.Parts, dev: Sequence[LoggedEpisode]) -> Calibration | None:
+    def _calibrate(self, gym: Gym) -> Calibration | None:
         with self.run.stage("calibrate") as stage:
             if not stage.done:
                 with self._counting("calibrating") as count:
-                    found = measuring.calibrate(parts, dev, count)
+                    found = measuring.calibrate(gym, count)
                 stage.result["calibration"] = None if found is None else found.to_json()
         record = stage.result["calibration"]
         return None if record is None else Calibration.from_json(record)
 
     def _measure(
-        self,
-        parts: measuring.Parts,
-        calibration: Calibration | None,
-        test: Sequence[LoggedEpisode],
-        understood: Understanding,
-    ) -> dict[str, Any]:
-        with self.run.stage("measure") as stage:
+        self, gym: Gym, understood: Understanding
+    ) -> tuple[list[dict[str, Any]], dict[str, Any] | None, dict[str, Any]]:
+        """Backends, curve, and what rests on a clock."""
+        options, seed = self.options, self.run.seed
+        with self.run.stage("backends") as stage:
             if not stage.done:
-                with self._counting("measuring") as count:
-                    stage.result.update(
-                        measuring.measure(parts, calibration, test, understood, self.options, self.run.seed, count)
-                    )
-        return stage.result
+                with self._counting("measuring beside baselines") as count:
+                    rows, seconds = measuring.backends(gym, seed, count)
+                stage.result.update(rows=rows, seconds=seconds)
+        rows, seconds = stage.result["rows"], stage.result["seconds"]
+        with self.run.stage("curve") as stage:
+            if not stage.done:
+                with self._counting("measuring the curve") as count:
+                    stage.result["curve"] = measuring.curve(gym, seed, count) if options.curve else None
+        points = stage.result["curve"]
+        with self.run.stage("verdict") as stage:
+            if not stage.done:
+                economics = measuring.seconds(gym, understood, options.setup_seconds, options.step_seconds)
+                verdict = measuring.verdict(gym, rows, points, economics, options.random_sources)
+                stage.result.update(verdict=verdict.to_json(), seconds={**to_json(economics), "by_backend": seconds})
+        return rows, points, dict(stage.result)
 
     def _spoken(self, text: str) -> Callable[[int], None]:
         """A function that says a count now and then, where no total is known."""

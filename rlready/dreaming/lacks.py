@@ -111,8 +111,9 @@ def lacks_of(u: Understanding) -> Iterator[Lack]:
     if u.finished < u.runs:
         yield Lack(
             "endings",
-            f"{u.runs - u.finished} of {u.runs} runs were cut before their end.",
+            f"{u.runs - u.finished} of {u.runs} runs end without a last word, as if they had been cut.",
             "They teach replies, but not how an episode ends, and their verdict may be the cut's.",
+            "Log done or truncated where it is known.",
         )
     if u.unanswered:
         yield Lack(

@@ -56,9 +56,12 @@ def _other(part: Path, then: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     how = "Run the command that began it to go on, or add --force to drop it and start afresh."
     if then.get("inputs") != job["inputs"] and then.get("logs") == job["logs"]:
         return f"{part} holds an unfinished fit, and the logs have changed since it began. Add --force to start afresh."
-    flat = [{"seed": j.get("seed"), "logs": " ".join(j.get("logs", ())), **j.get("options", {})} for j in (then, job)]
-    key, before, given = first_difference(*flat) or ("inputs", "others", "these")
+    key, before, given = first_difference(_flat(then), _flat(job)) or ("inputs", "others", "these")
     return f"{part} holds an unfinished fit with {key} = {before}, and now it is {given}. {how}"
+
+
+def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {"seed": job.get("seed"), "logs": " ".join(job.get("logs", ())), **job.get("options", {})}
 
 
 def swap_in(whole: Path, out: Path) -> None:

@@ -17,7 +17,7 @@ from rlready.run import Run
 
 if TYPE_CHECKING:
     from rlready.dream.simulators.fitting import Fitting, TextConfig
-    from rlready.dreaming.fit import FitOptions
+    from rlready.dreaming.options import FitOptions
 
 PLAIN = ("retrieval", "tiny", "auto")
 _SAVE_SECONDS = 20.0
@@ -106,7 +106,7 @@ def fit_tiny(run: Run, library: Library, domain: Domain, folder: Path, steps: in
 def _config(seed: int, steps: int) -> TextConfig:
     from rlready.dream.simulators.fitting import TextConfig
 
-    return TextConfig(seed=seed, **({"max_steps": steps, "epochs": 1000} if steps else {}))
+    return TextConfig(seed=seed, max_steps=steps, epochs=1000) if steps else TextConfig(seed=seed)
 
 
 class _Kept:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
@@ -35,6 +36,11 @@ class Splits:
     def by_name(self) -> dict[str, tuple[str, ...]]:
         """As a gym keeps them."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Splits:
+        """Inverse of `dataclasses.asdict`."""
+        return cls(tuple(record["train"]), tuple(record["dev"]), tuple(record["test"]), int(record["twins"]))
 
 
 def normalised(instruction: str) -> str:

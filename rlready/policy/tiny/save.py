@@ -207,9 +207,10 @@ class fresh_folder:
         if kind is not None:
             shutil.rmtree(self.work, ignore_errors=True)
             return
-        for path in self.work.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+        for path in self.work.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         old = self.target.with_name(f".{self.target.name}.{os.getpid()}.old")
         shutil.rmtree(old, ignore_errors=True)
         if self.target.exists():
