@@ -29,7 +29,7 @@ import orjson
 RESULTS = Path(__file__).parent / "results"
 RULES = "You are an agent of an airline. Help the customer within the rules. "
 WORDS = """flight reservation the customer a refund for baggage and cabin economy please passenger I would like to
-change my seat on May 20 from Boston to Seattle with certificate payment gift card policy agent confirm total price is $351"""
+change my seat on May 20 from Boston to Seattle with certificate payment gift card policy agent confirm total $351"""
 
 
 def text(rng: random.Random, least: int = 50, most: int = 2000) -> str:
