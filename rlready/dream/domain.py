@@ -273,6 +273,14 @@ class Domain:
             return action.tool in self.ending.tools and not action.problem
         return self.ending.words_close or (bool(self.ending.heads) and head_of(action.text) in self.ending.heads)
 
+    def finishes(self, episode: LoggedEpisode) -> bool:
+        """Whether a recorded run came to an end: the log says so, or its last action or reply closes episodes."""
+        if episode.finished or not len(episode):
+            return episode.finished
+        last = len(episode) - 1
+        (action, *more) = self.parse(episode.actions[last])
+        return not more and self.closes(action, Reply(episode.replies[last], last in episode.errors))
+
     @property
     def fingerprint(self) -> str:
         """16 hex digits that change with the parser, the template, the rules, the tools, the ending or a flag."""

@@ -222,12 +222,12 @@ def _ending(episodes: Sequence[LoggedEpisode], steps: Sequence[Logged], words_cl
     heads, head_closing = Counter[str](), Counter[str]()
     ends = [s for s in steps if s.last and s.finished]
     for s in steps:
-        if s.failed or (s.last and not s.finished):
+        if s.failed:
             continue
-        if s.action.tool:
+        if s.action.tool:  # also in runs that the log calls unfinished: one that a tool closes ends with a call
             uses[s.action.tool] += 1
             closing[s.action.tool] += s.last
-        elif not s.action.problem and not words_close:
+        elif not s.action.problem and not words_close and (s.finished or not s.last):
             head = head_of(s.action.text)
             heads[head] += 1
             head_closing[head] += s.last

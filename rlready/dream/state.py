@@ -15,7 +15,7 @@ answers, in at least three held recordings, are used (`Evidence`). In the order 
     repeat      a call of a reading tool made again, with nothing written between, is answered as before
     refusal     a call that failed, made again with nothing written between, fails as before
     arithmetic  the value of an expression
-    constant    a tool that always says the same
+    constant    a tool that always says the same, and is told nothing that could be wrong (or always fails)
     shared      a reading tool's call, nothing written yet, that recordings of several tasks answer alike
 """
 
@@ -44,7 +44,8 @@ class Evidence:
             never contradict), "read" (a kind changes nothing), "keep" (a writer leaves what a reader shows) or
             "persist" (what a writer's reply shows of a document still stands at the next look at it).
         kind: the kind of action it answers.
-        by: the writer, for "entity", "keep" and "persist"; "" elsewhere.
+        by: the writer, for "entity", "keep" and "persist"; "fails" for shared errors, which prove nothing of the calls
+            that do not fail; "" elsewhere.
         support: held steps for which it had an answer.
         recordings: held recordings in which it had one.
         accuracy: share of these answers that were the recorded ones, to the letter.
@@ -206,7 +207,7 @@ class StateRules:
             yield "constant", "", *self.constants[kind]
         known = self.shared.get(action.text)
         if known is not None and self._untouched(state, kind, arguments):
-            yield "shared", "", *known
+            yield "shared", ("fails" if known[1] else ""), *known
 
     def _untouched(self, state: State, kind: str, arguments: Mapping[str, Any] | None) -> bool:
         """Whether nothing was written that may have changed what a call reads."""

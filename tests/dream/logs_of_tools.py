@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rlready.dream.domain import call_text
 from rlready.experience.episode import LoggedEpisode
+from rlready.experience.logs import read_logs
+from rlready.experience.logs.episodes import common_rules, episode_of
 
 TAU = Path(__file__).parents[3] / "shared" / "cases" / "logs" / "tau_airline_gpt4o.json"
 
@@ -87,31 +89,6 @@ def play(n: int, *, seed: int = 0, fails: bool = True) -> list[LoggedEpisode]:
 
 def airline() -> tuple[list[LoggedEpisode], str]:
     """The real log as episodes, and the system prompt that its runs share."""
-    out, rules = [], ""
-    for run in json.loads(TAU.read_text(encoding="utf-8")):
-        messages = run["traj"]
-        rules = messages[0]["content"]
-        first = next(i for i, m in enumerate(messages) if m["role"] == "assistant")
-        steps: list[list[str]] = []
-        for m in messages[first:]:
-            calls = m.get("tool_calls") or []
-            if m["role"] != "assistant":
-                steps[-1][1] = m["content"]
-            elif calls:
-                (call,) = calls
-                steps.append([call_text(call["function"]["name"], json.loads(call["function"]["arguments"])), ""])
-            else:
-                steps.append([m["content"].strip(), ""])
-        errors = [i for i, (_, reply) in enumerate(steps) if reply.lower().startswith("error")]
-        out.append(
-            LoggedEpisode(
-                str(run["task_id"]),
-                "\n".join(m["content"] for m in messages[1:first]),
-                [a for a, _ in steps],
-                [r for _, r in steps],
-                run["reward"] >= 1,
-                True,
-                errors=errors,
-            )
-        )
-    return out, rules
+    recordings = list(read_logs([TAU]))
+    rules = common_rules(recordings)
+    return [episode_of(recording, rules=rules)[0] for recording in recordings], rules

@@ -150,7 +150,7 @@ VALUE = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.text("pqr", min_size=1, max_size=1), VALUE, max_size=3), min_size=1, max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_learned_schema_accepts_all_that_it_was_learned_from(seen):
     shape = Shape()
     for group, value in enumerate(seen):

@@ -80,7 +80,7 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
     allowed = {e.key: e.accuracy for e in proof if e.used}
     pooled = [_judge(key, tally) for key, tally in sorted(_pool(tallies, plain).items())]
     for e in (e for e in pooled if e.used):
-        for kind, by in _pairs_of(e.rule, looks):
+        for kind, by in _pairs_of(e, looks):
             own = tallies.get((e.rule, kind, by))
             if own is None or own.right == own.asked:
                 allowed.setdefault((e.rule, kind, by), e.accuracy)
@@ -99,7 +99,8 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
     shared = {}
     for text, said in rules.shared.items():
         kind = rules.kind(Action(text) if plain else parse(text)[0])
-        if kind not in constants and kind not in sums and ("shared", kind, "") in allowed:
+        known = ("shared", kind, "fails" if said[1] else "") in allowed
+        if known and kind not in constants and kind not in sums:
             shared[text] = said
     return replace(rules, constants=constants, sums=sums, shared=shared, allowed=allowed, evidence=tuple(proof))
 
@@ -127,18 +128,18 @@ def _play(episodes: Sequence[LoggedEpisode], plain: bool) -> list[Played]:
 def _pool(tallies: Mapping[tuple[str, str, str], _Tally], plain: bool) -> dict[tuple[str, str, str], _Tally]:
     """The rules that are no tool's own, counted over all tools. What is said twice is left out."""
     out: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
-    for (rule, kind, _), tally in sorted(tallies.items()):
+    for (rule, kind, by), tally in sorted(tallies.items()):
         if rule in ("entity", "repeat", "refusal", "shared") and (plain or kind != "say"):
-            out[rule, "*", ""].add(tally)
+            out[rule, "*", by if rule == "shared" else ""].add(tally)
     return out
 
 
-def _pairs_of(rule: str, looks: _Looks) -> list[tuple[str, str]]:
+def _pairs_of(pooled: Evidence, looks: _Looks) -> list[tuple[str, str]]:
     """The (kind, writer) pairs that a rule counted over all tools may speak for."""
-    if rule == "entity":
+    if pooled.rule == "entity":
         return sorted((reader, by) for by, reader in looks.views.items())
-    kinds = looks.support if rule == "refusal" else looks.reads
-    return sorted((kind, "") for kind in kinds if looks.plain or kind != "say")
+    kinds = looks.support if pooled.rule == "refusal" else looks.reads
+    return sorted((kind, pooled.by) for kind in kinds if looks.plain or kind != "say")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +189,18 @@ def _fit(played: Sequence[Played], looks: _Looks) -> StateRules:
     calls = _calls(played)
     heard: defaultdict[str, Counter[tuple[str, bool]]] = defaultdict(Counter)
     where: defaultdict[str, set[int]] = defaultdict(set)
+    naming: Counter[str] = Counter()
     for p in played:
         for action, kind, reply in p.steps:
             if not action.problem:
                 heard[kind][reply.text, reply.failed] += 1
                 where[kind].add(p.number)
+                naming[kind] += _names(action, looks.plain)
     constants = {}
     for kind, texts in heard.items():
         (said, n) = max(texts.items(), key=lambda item: (item[1], item[0]))
-        if n >= RIGHT * texts.total() and len(where[kind]) >= MIN_RECORDINGS:
+        often = n >= RIGHT * texts.total() and len(where[kind]) >= MIN_RECORDINGS
+        if often and (said[1] or naming[kind] <= (1 - RIGHT) * texts.total()):
             constants[kind] = said
     return StateRules(
         plain=looks.plain,
@@ -209,6 +213,16 @@ def _fit(played: Sequence[Played], looks: _Looks) -> StateRules:
         shared=_shared(played, looks.reads),
         allowed=None,
     )
+
+
+def _names(action: Action, plain: bool) -> bool:
+    """Whether an action names something, which may be named wrongly: a value of one word, a number, a command's object.
+
+    A tool that said "done" of every order it was given would otherwise say so of orders that do not exist.
+    """
+    if plain:
+        return len(action.text.split()) > 1
+    return any(len(value.split()) == 1 for value in leaves(action.arguments))
 
 
 def _holds(s: Support) -> bool:
