@@ -33,6 +33,8 @@ from rlready.seeds import derive
 
 RIGHT = 0.95
 MAX_SHARED = 20_000
+MAX_HELD = 2_000
+"""Held recordings of each half that the rules are asked about: more would take time and tell no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
     looks = _look(played, plain)
     tallies: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
     for here, there in (halves, halves[::-1]):
-        _verify(_fit(here, looks), there, tallies)
+        _verify(_fit(here, looks), there[:: 1 + (len(there) - 1) // MAX_HELD], tallies)
     rules = _fit(played, looks)
     persist = _persist(played, looks)
     for (_, reader, by), tally in persist.items():
@@ -189,19 +191,21 @@ def _fit(played: Sequence[Played], looks: _Looks) -> StateRules:
     calls = _calls(played)
     heard: defaultdict[str, Counter[tuple[str, bool]]] = defaultdict(Counter)
     where: defaultdict[str, set[int]] = defaultdict(set)
-    naming: Counter[str] = Counter()
     for p in played:
         for action, kind, reply in p.steps:
             if not action.problem:
                 heard[kind][reply.text, reply.failed] += 1
                 where[kind].add(p.number)
-                naming[kind] += _names(action, looks.plain)
     constants = {}
     for kind, texts in heard.items():
         (said, n) = max(texts.items(), key=lambda item: (item[1], item[0]))
-        often = n >= RIGHT * texts.total() and len(where[kind]) >= MIN_RECORDINGS
-        if often and (said[1] or naming[kind] <= (1 - RIGHT) * texts.total()):
+        if n >= RIGHT * texts.total() and len(where[kind]) >= MIN_RECORDINGS:
             constants[kind] = said
+    good = {kind for kind, (_, failed) in constants.items() if not failed}
+    naming = Counter(kind for p in played for a, kind, _ in p.steps if kind in good and _names(a, looks.plain))
+    for kind, n in naming.items():
+        if n > (1 - RIGHT) * heard[kind].total():
+            del constants[kind]
     return StateRules(
         plain=looks.plain,
         reads=looks.reads,
