@@ -71,7 +71,7 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
     looks = _look(played, plain)
     tallies: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
     for here, there in (halves, halves[::-1]):
-        _verify(_fit(here, looks), there[:: 1 + (len(there) - 1) // MAX_HELD], tallies)
+        _verify(_fit(here, looks), there[:: 1 + len(there) // (MAX_HELD + 1)], tallies)
     rules = _fit(played, looks)
     persist = _persist(played, looks)
     for (_, reader, by), tally in persist.items():
