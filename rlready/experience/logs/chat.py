@@ -15,6 +15,7 @@ from rlready.experience.logs.forms import RunForm
 from rlready.experience.logs.load import Record, is_messages
 from rlready.experience.logs.messages import Conversation, keys_of
 from rlready.experience.logs.report import LogReport, UnreadableError
+from rlready.experience.logs.values import jsonish
 from rlready.experience.recording import Recording
 from rlready.types import Message
 
@@ -113,6 +114,7 @@ def schemas(raws: Iterable[Any]) -> tuple[dict[str, Any], ...]:
             given = next(
                 (inner[k] for k in ("parameters", "input_schema", "inputSchema", "schema") if k in inner), None
             )
+            given = jsonish(given)
             given = given if isinstance(given, dict) else {}
             about = inner.get("description")
             out.append(

@@ -163,6 +163,9 @@ def facts_of(attributes: Mapping[str, Any], events: list[tuple[str, dict[str, An
 
 def is_flat(value: Any) -> bool:
     """Whether a record is a span with attributes."""
-    if not isinstance(value, dict) or not keys(value)[0]:
+    if not isinstance(value, dict):
+        return False
+    context = value["context"] if isinstance(value.get("context"), dict) else value
+    if first(context, "traceId", "trace_id", "context.trace_id") is None:
         return False
     return isinstance(value.get("attributes"), (dict, list)) or any(k.startswith("attributes.") for k in value)

@@ -115,12 +115,15 @@ def join_sessions(runs: Iterable[tuple[Any, Run]], notes: Notes) -> list[tuple[l
     """
     out: list[tuple[list[Any], Run]] = []
     for mark, run in runs:
-        if out and _continues(run.messages, out[-1][1].messages):
-            marks, before = out[-1]
+        for index in reversed(range(len(out))):
+            marks, before = out[index]
+            if not _continues(run.messages, before.messages):
+                continue
             run.failed |= before.failed
             run.seconds = before.seconds | run.seconds
-            out[-1] = ([*marks, mark], run)
+            out[index] = ([*marks, mark], run)
             notes["traces that go on with the trace before (joined)"] += 1
+            break
         else:
             out.append(([mark], run))
     return out
@@ -174,14 +177,14 @@ def _main(calls: list[Span], depth: dict[int, int], notes: Notes) -> Run | None:
         for thread in reversed(threads):
             if not _same_head(whole[:history], thread.messages):
                 continue
+            if len(whole) <= len(thread.messages) and _holds(thread.messages, whole[history:]):
+                break
             if len(whole) >= len(thread.messages):
                 thread.messages = _with_system(whole, thread.messages)
                 thread.failed |= failed
                 thread.turns += 1
                 thread.depth = min(thread.depth, depth[id(span)])
                 thread.last = span
-                break
-            if _holds(thread.messages, whole[history:]):
                 break
         else:
             threads.append(Run(whole, set(failed), {}, 1, depth[id(span)], span, span))
@@ -206,7 +209,7 @@ def _chosen(threads: list[Run], notes: Notes) -> Run:
 
 def _strung(threads: list[Run]) -> Run | None:
     """Threads that each hold only what is new, as one; None where they are not of that kind."""
-    if len(threads) < 2:
+    if len(threads) < 2 or any(thread.turns > 1 for thread in threads):
         return None
     messages = list(threads[0].messages)
     system = _system(messages)

@@ -139,7 +139,7 @@ class TransitionReader:
             episode.ended, episode.facts.done = True, False
         elif any(row.get(k) in (True, 1) for k in _ENDS):
             episode.ended, episode.facts.done = True, True
-        elif episode.facts.done is None and any(k in row for k in _ENDS):
+        elif episode.facts.done is None and any(row.get(k) in (False, 0) for k in _ENDS):
             episode.facts.done = False
 
     def _close(self, episode: _Open) -> Recording:
