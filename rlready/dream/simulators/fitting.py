@@ -1,10 +1,4 @@
-"""Training the embedded small transformer to be the environment of the logs.
-
-Rows, all in the layout of `simulators.layout`:
-
-    episodes     one conversation that is appended to; every reply is trained, instruction and actions are context
-    questions    a reading call as the first thing ever done: what is asked of the untouched world
-    verdicts     what the world held, what was done, and whether it was right; right and wrong weigh the same
+"""Training the embedded small transformer to be the environment of the logs; its rows are those of `simulators.rows`.
 
 The loop is plain and goes on exactly where it was left: the plan of batches is a function of the seed, and
 `state_dict` holds weights, optimizer, tokenizer and the number of steps taken.
@@ -13,20 +7,18 @@ The loop is plain and goes on exactly where it was left: the plan of batches is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tokenizers
 
-from rlready.dream.base import Moment
 from rlready.dream.library import Library, Steps
-from rlready.dream.simulators.layout import DONE, FAILED, JUDGE, NOTHING, RIGHT, WRONG, Layout, world_and_deeds
+from rlready.dream.simulators.layout import DONE, FAILED, JUDGE, NOTHING, RIGHT, WRONG, Layout
 from rlready.dream.simulators.prompts import Prompts
+from rlready.dream.simulators.rows import RowWriter
 from rlready.dream.simulators.text import TextModel
-from rlready.dream.simulators.window import last_of, starts
 from rlready.errors import UserError
 from rlready.policy.base import OptimizerConfig, require_learner
 from rlready.policy.render import ChatRenderer
@@ -34,7 +26,6 @@ from rlready.policy.supervised import descend, plan
 from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.policy.tokenize import TextTokenizer, bpe_tokenizer, word_tokenizer
 from rlready.seeds import derive, rng
-from rlready.types import Row
 
 if TYPE_CHECKING:
     from rlready.dream.domain import Domain
@@ -60,7 +51,7 @@ class TextConfig:
         vocab_size: of "bpe".
         epochs, max_steps: passes over the rows, cut after so many steps.
         batch_tokens, lr, warmup: of the training; the rate falls along a cosine to a twentieth.
-        judge_weight: weight of a verdict's token beside a reply's.
+        judge_share: share of verdicts in the weight of all trained tokens; one verdict counts 64 tokens at most.
         demos, demo_chars: demonstrations before each action, and the cap on each.
         reply_chars: longer replies are shown cut as history, and not trained.
         max_tokens: longest reply in tokens; longer ones are not trained.
@@ -76,7 +67,7 @@ class TextConfig:
     batch_tokens: int = 4096
     lr: float = 2e-3
     warmup: int = 30
-    judge_weight: float = 4.0
+    judge_share: float = 0.5
     demos: int = 0
     demo_chars: int = 600
     reply_chars: int = 4000
@@ -125,12 +116,8 @@ class Fitting:
         self.prompts = Prompts(
             renderer, layout, library, max_tokens=most, max_len=c.model.max_len, exclude_own=True
         )  # own recordings would show the very replies that are to be learned
-        self.counts = {"episodes": 0, "questions": 0, "verdicts": 0, "too_long": 0}
-        self.rows: list[Row] = []
-        for id in library:
-            self._add("episodes", self._episode_rows(id))
-            self._add("questions", self._question_rows(id))
-        self._add("verdicts", self._verdict_rows())
+        writer = RowWriter(self.prompts, c.judge_share)
+        self.rows, self.counts = writer.rows(library), writer.counts
         self.batches = plan([len(r) for r in self.rows], c.epochs, c.batch_tokens, c.seed)[: c.max_steps]
         self.steps, self.step, self.losses = len(self.batches), 0, list[float]()
         room = max(len(r) for r in self.rows) + most  # dreams may grow beyond what was recorded
@@ -210,75 +197,6 @@ class Fitting:
         self.step, self.losses = int(state["step"]), list(state["losses"])
         require_learner(self.model.policy).load_state_dict(state["learner"])
 
-    # ------------------------------------------------------------------ rows
-
-    def _add(self, kind: str, rows: Iterable[Row]) -> None:
-        for row in rows:
-            if row.weights["nll"].any():
-                self.rows.append(last_of(row, self.prompts.max_len))
-                self.counts[kind] += 1
-
-    def _episode_rows(self, id: str) -> Iterator[Row]:
-        """One row for all steps that see the same window: mostly one an episode."""
-        prompts, layout, episode = self.prompts, self.prompts.layout, self.library.episodes[id]
-        steps = self.library.steps(id)
-        if not steps:
-            return
-        renderer = prompts.renderer
-        moment = Moment(episode.task_id, episode.instruction, derive("fit", id), steps)
-        demos = partial(prompts.demos_at, moment, steps[-1][0])
-        asks = [layout.ask(t + 1, action, demos(t) if layout.demos else ()) for t, (action, _) in enumerate(steps)]
-        lengths = [
-            (prompts.length(ask.text), prompts.length(layout.shown(r))) for ask, (_, r) in zip(asks, steps, strict=True)
-        ]
-        first = starts(prompts.head_length(episode.instruction), lengths, prompts.max_tokens, prompts.max_len)
-        segments: list[tuple[list[int], float]] = []
-        prompt, answer = list[int](), list[int]()
-        for t, (_, reply) in enumerate(steps):
-            if t == 0 or first[t] != first[t - 1]:
-                if segments:
-                    yield Row.from_segments(segments)
-                before = replace(moment, past=steps[:t])
-                prompt = prompts.reply(before, steps[t][0])
-                segments = [(prompt, 0.0)]
-            else:
-                longer = renderer.extend(prompt, answer, [asks[t]])
-                segments.append((longer[len(prompt) + len(answer) :], 0.0))
-                prompt = longer
-            shown = layout.shown(reply)
-            answer = renderer.encode_completion(shown)
-            fits = len(answer) <= prompts.max_tokens and shown == layout.write(reply)
-            self.counts["too_long"] += not fits
-            segments.append((answer, float(fits)))
-        yield Row.from_segments(segments)
-
-    def _question_rows(self, id: str) -> Iterator[Row]:
-        """What was asked of the untouched world, as if it was the first thing done; the first step is one anyway."""
-        episode, steps = self.library.episodes[id], self.library.steps(id)
-        blank = Moment(episode.task_id, episode.instruction, derive("fit", id))
-        for action, reply in self.library.facts(id):
-            if action.text == steps[0][0].text:
-                continue
-            written = self.prompts.layout.write(replace(reply, done=False))
-            answer = self.prompts.renderer.encode_completion(written)
-            if len(answer) <= self.prompts.max_tokens and len(reply.text) <= self.config.reply_chars:
-                yield Row.from_segments([(self.prompts.reply(blank, action), 0.0), (answer, 1.0)])
-
-    def _verdict_rows(self) -> Iterator[Row]:
-        """One row for each judged, finished recording; the rarer verdict weighs more, at most four times."""
-        judged = [id for id, e in self.library.episodes.items() if e.judged and e.finished and len(e)]
-        won = sum(self.library.episodes[id].success for id in judged)
-        for id in judged:
-            episode = self.library.episodes[id]
-            same = won if episode.success else len(judged) - won
-            weight = self.config.judge_weight * min(4.0, len(judged) / (2.0 * same))
-            facts, deeds = world_and_deeds(
-                self.library.world_facts(id), self.library.steps(id), self.library.state.reads
-            )
-            prompt = self.prompts.verdict(episode.instruction, facts, deeds)
-            answer = self.prompts.renderer.encode_completion(RIGHT if episode.success else WRONG)
-            yield Row.from_segments([(prompt, 0.0), (answer, weight)])
-
     # ------------------------------------------------------------------ tokenizer
 
     def _replies(self, layout: Layout) -> Iterator[str]:
@@ -305,7 +223,7 @@ class Fitting:
             plain = all(" ".join(text.split()) == text for text in self._replies(layout))
             kind = "words" if plain and len(words) <= _MOST_WORDS else "bpe"
         longest = max(domain.ending.cap, *(len(e) for e in self.library.episodes.values()), 1)
-        marks = [FAILED, DONE, NOTHING, JUDGE, RIGHT, WRONG, "[like]", "[world]"]
+        marks = [FAILED, DONE, NOTHING, JUDGE, RIGHT, WRONG, "[like]", "[world]", "[task]", "[changed]"]
         marks += [f"[{n}]" for n in range(1, 2 * longest + 1)]
         if kind == "words":
             return word_tokenizer([*texts, *marks], SPECIALS, unk=_UNKNOWN)

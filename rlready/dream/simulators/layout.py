@@ -138,16 +138,22 @@ class Layout:
 
     def verdict(
         self, instruction: str, facts: Sequence[tuple[Action, Reply]], steps: Sequence[tuple[Action, Reply]], *,
-        start: int = 0,
+        reads: Collection[str] = (), start: int = 0,
     ) -> list[Message]:  # fmt: skip
-        """The conversation up to where the verdict is to be written; see `world_and_deeds` for facts and steps."""
+        """The conversation up to where the verdict is to be written; see `world_and_deeds` for facts and steps.
+
+        The question repeats what was asked and what was changed, side by side: the calls that do not only
+        read and did not fail, sorted.
+        """
         messages = list(self.head)
         known = [f"[world] {asked.text}\n{self.shown(said)}" for asked, said in facts]
         before = "\n".join([instruction, *known])
         for i, (done, back) in enumerate(steps[start:], start):
             messages += [self.ask(i + 1, done, (), before), Message("assistant", self.shown(back))]
             before = ""
-        return [*messages, Message.user(f"{before}\n{JUDGE}" if before else JUDGE)]
+        changed = sorted(a.text for a, r in steps if a.tool and a.tool not in reads and not r.failed)
+        question = [f"[task] {instruction}", *(f"[changed] {text}" for text in changed), JUDGE]
+        return [*messages, Message.user("\n".join([*([before] if before else []), *question]))]
 
     def shown(self, reply: Reply) -> str:
         """A reply as history shows it: its written form, cut where the text is long."""

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.library import Library
-from rlready.dream.simulators.layout import JUDGE, RIGHT, WRONG, Demos, Layout
+from rlready.dream.simulators.layout import RIGHT, WRONG, Demos, Layout
 from rlready.dream.simulators.retrieval import Retrieval
 from rlready.dream.simulators.window import fit_in, starts
 from rlready.policy.base import Choices, Renderer
@@ -48,6 +48,13 @@ class Prompts:
         self._lengths: OrderedDict[str, int] = OrderedDict()
         self._demos: OrderedDict[tuple[int, str], Demos] = OrderedDict()
 
+    def over(self, library: Library, *, exclude_own: bool | None = None) -> Prompts:
+        """The same over another library."""
+        own = self.exclude_own if exclude_own is None else exclude_own
+        return Prompts(
+            self.renderer, self.layout, library, max_tokens=self.max_tokens, max_len=self.max_len, exclude_own=own
+        )
+
     def reply(self, moment: Moment, action: Action) -> list[int]:
         """The token ids up to where the reply is to be written."""
         demos: Callable[[int], Demos] | None = None
@@ -64,17 +71,31 @@ class Prompts:
         return fit_in(self.renderer.render(messages), self.max_len - min(self.max_tokens, self.max_len // 2))
 
     def verdict(
-        self, instruction: str, facts: Sequence[tuple[Action, Reply]], deeds: Sequence[tuple[Action, Reply]]
+        self,
+        instruction: str,
+        facts: Sequence[tuple[Action, Reply]],
+        deeds: Sequence[tuple[Action, Reply]],
+        *,
+        bare: bool = False,
     ) -> list[int]:
-        """The token ids up to where the verdict is to be written; the oldest steps are dropped where it is too long."""
-        known = sum(self.length(f"[world] {a.text}") + self.length(self.layout.shown(r)) for a, r in facts)
+        """The token ids up to where the verdict is to be written; the oldest steps are dropped where it is too long.
+
+        Args:
+            instruction: what was asked.
+            facts: what the world holds.
+            deeds: what was done.
+            bare: show none of the deeds but what was changed.
+        """
         steps = [
             (self.length(self.layout.ask(i + 1, a).text), self.length(self.layout.shown(r)))
             for i, (a, r) in enumerate(deeds)
         ]
-        head, most = self.head_length(instruction) + known, self.verdict_tokens
-        start = starts(head, [*steps, (self.length(JUDGE), 0)], most, self.max_len)[-1]
-        messages = self.layout.verdict(instruction, facts, deeds, start=start)
+        reads, most = self.library.state.reads, self.verdict_tokens
+        question = self.layout.verdict(instruction, facts, deeds, reads=reads, start=len(deeds))[-1]
+        steps.append((self.length(question.text), 0))
+        start = starts(self.head_length(""), steps, most, self.max_len)[-1]
+        start = len(deeds) if bare else start
+        messages = self.layout.verdict(instruction, facts, deeds, reads=reads, start=start)
         return fit_in(self.renderer.render(messages), self.max_len - most)
 
     def demos_at(self, moment: Moment, action: Action, step: int) -> Demos:

@@ -10,8 +10,9 @@ hashing, so they plug in by choice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.library import Library, Steps
@@ -79,7 +80,11 @@ class Retrieval:
         """
         if k < 1:
             raise ValueError("Retrieval needs k >= 1.")
-        self.library, self.k, self.exclude_own = library, k, exclude_own
+        self.k, self.exclude_own, self._encoder = k, exclude_own, encoder
+        self._take(library)
+
+    def _take(self, library: Library) -> None:
+        self.library, encoder = library, self._encoder
         self._calls = Retriever(PartEncoder((2.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
         self._says = Retriever(PartEncoder((1.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
         self._ends = Retriever(PartEncoder((1.0, 2.0, 0.5), encoder), near=_NEVER)
@@ -127,6 +132,19 @@ class Retrieval:
 
     def release(self, world: int) -> None:
         """Nothing is cached for a world."""
+
+    async def learn(self, library: Library, ids: Sequence[str], *, seed: int = 0) -> dict[str, float]:
+        """Take a grown library: what was recorded can be retrieved."""
+        self._take(library)
+        return {"learn/recordings": float(len(library))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing but what the library holds."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], library: Library) -> None:
+        """Take the library that had grown."""
+        self._take(library)
 
     # ------------------------------------------------------------------ what is retrieved
 

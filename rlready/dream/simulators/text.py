@@ -10,9 +10,11 @@ member of a group hears the same.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +25,16 @@ from rlready.dream.library import Library
 from rlready.dream.simulators.layout import Layout, world_and_deeds
 from rlready.dream.simulators.prompts import Prompts
 from rlready.errors import UserError
-from rlready.policy.base import Policy, SampleRequest, SamplingParams
-from rlready.seeds import derive
+from rlready.policy.base import OptimizerConfig, Policy, SampleRequest, SamplingParams, require_learner
+from rlready.policy.supervised import descend, plan
+from rlready.seeds import derive, rng
 
 if TYPE_CHECKING:
     from rlready.dream.domain import Domain
     from rlready.dream.simulators.fitting import OnFit, TextConfig
 
 FILE = "text.json"
+_LEARN_LR, _LEARN_EPOCHS, _LEARN_TOKENS = 2e-4, 2, 4096
 
 
 class TextModel:
@@ -77,6 +81,7 @@ class TextModel:
         )
         self.metrics = dict(metrics or {})
         self.resampled = 0
+        self._learned = False
         self._sessions: dict[int, dict[int, tuple[int, int]]] = {}
         self._count = itertools.count()
 
@@ -154,6 +159,51 @@ class TextModel:
         """Forget the contexts of a world that the sampler still holds."""
         for session in self._sessions.pop(world, {}).values():
             self.policy.sampler.release(session)
+
+    # ------------------------------------------------------------------ further recordings
+
+    async def learn(self, library: Library, ids: Sequence[str], *, seed: int) -> dict[str, float]:
+        """Take a grown library, and a few steps on the new recordings mixed with as many old ones.
+
+        A policy that cannot learn takes the library only, for demonstrations.
+
+        Returns:
+            `learn/steps`, and the loss of the first and the last step in nats per trained token.
+        """
+        from rlready.dream.simulators.rows import RowWriter
+
+        self.library = library
+        self.prompts = self.prompts.over(library)
+        learner = self.policy.learner
+        if learner is None or not ids:
+            return {"learn/steps": 0.0}
+        new = frozenset(ids)
+        old = [id for id in library if id not in new]
+        rng(seed, "learn").shuffle(old)
+        rows = RowWriter(self.prompts.over(library, exclude_own=True)).rows([*sorted(new), *old[: len(new)]])
+        learner.configure(OptimizerConfig(lr=_LEARN_LR, warmup=2))
+        losses = []
+        for batch in plan([len(r) for r in rows], _LEARN_EPOCHS, _LEARN_TOKENS, seed):
+            losses.append(descend(learner, [rows[i] for i in batch])["nll"])
+            await asyncio.sleep(0)
+        self.policy.sync()
+        self._learned = True
+        if not losses:
+            return {"learn/steps": 0.0}
+        return {"learn/steps": float(len(losses)), "learn/first_loss": losses[0], "learn/loss": losses[-1]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `learn` changed; empty where it was never called."""
+        return {"learner": require_learner(self.policy).state_dict()} if self._learned else {}
+
+    def load_state_dict(self, state: Mapping[str, Any], library: Library) -> None:
+        """Inverse of `state_dict`, with the grown library."""
+        self.library = library
+        self.prompts = self.prompts.over(library)
+        if state:
+            require_learner(self.policy).load_state_dict(state["learner"])
+            self.policy.sync()
+            self._learned = True
 
     async def _draw(self, prompt: list[int], params: SamplingParams, noise: int, session: tuple[int, int]) -> Reply:
         (sample,) = await self.policy.sampler.sample([SampleRequest(prompt, params, noise, session)])
