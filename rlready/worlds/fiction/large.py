@@ -194,11 +194,11 @@ class Large(Setting):
         """Customers (a quarter of the rows), orders (two fifths), items and their stock (a third), policies."""
         chance = rng(seed, "fiction", "shop")
         buyers, kinds, sales = self.rows // 4, max(8, self.rows // 12), self.rows * 2 // 5
-        customers = [
+        customers: list[Record] = [
             {"customer": number, "name": name, "tier": _draw(chance, "tier")}
             for number, name in zip(numbers(chance, "K", buyers), people(chance, buyers), strict=True)
         ]
-        items = [
+        items: list[Record] = [
             {"item": number, "name": name, "category": category, "price": chance.randint(4, 60)}
             for number, (name, category) in zip(numbers(chance, "A", kinds, 4), goods(chance, kinds), strict=True)
         ]
@@ -208,7 +208,7 @@ class Large(Setting):
             held = [most, *chance.sample(range(most), 2)] if most else [0, 0, 0]  # distinct, so that "most" is one
             chance.shuffle(held)
             stock += [{"item": item["item"], "warehouse": w, "units": n} for w, n in zip(WAREHOUSES, held, strict=True)]
-        policies = [
+        policies: list[Record] = [
             {
                 "category": c,
                 "return_days": chance.randint(10, 40),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -88,7 +88,7 @@ class RuleSet:
 
     def chances(self, kind: str) -> dict[str, float]:
         """How often each resolution is right, as the tables are drawn."""
-        out: Counter[str] = Counter()
+        out: defaultdict[str, float] = defaultdict(float)
         names = [fact.name for fact in self.facts]
         for values in itertools.product(*(fact.chances.items() for fact in self.facts)):
             p = 1.0

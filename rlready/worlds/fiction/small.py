@@ -37,12 +37,11 @@ ORDERS = tuple(f"order_{i}" for i in range(1, 7))
 ITEMS = ("lamp", "mug", "rug", "clock")
 STATUSES = ("placed", "shipped", "delivered")
 STOCKS = ("some", "none")
-KINDS = ("broken", "late", "unwanted")
+KINDS = ("broken", "unwanted")
 WRITES = {"refund": "refunded", "replace": "replaced", "cancel": "cancelled"}
 _TEXTS = {
-    "broken": ("{} is broken", "there is something wrong with {}", "I am unhappy with how {} works"),
-    "late": ("where is {}", "{} takes too long", "I have waited long for {}"),
-    "unwanted": ("I do not want {} after all", "please take {} back", "{} was a mistake"),
+    "broken": ("there is something wrong with {}", "I am unhappy with {}"),
+    "unwanted": ("I do not want {}", "please take back {}"),
 }
 _FACTS = (
     Fact("status", dict.fromkeys(STATUSES, 1 / 3)),

@@ -144,7 +144,7 @@ class FictionWorld:
         return FictionEnv(self.setting)
 
 
-def scripts_of(setting: Setting, *, skip: float = 0.5, waste: float = 0.15) -> dict[str, Script]:
+def scripts_of(setting: Setting, *, skip: float = 0.3, waste: float = 0.15) -> dict[str, Script]:
     """Scripted players.
 
     Args:
