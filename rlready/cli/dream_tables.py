@@ -15,6 +15,8 @@ from rich.text import Text
 from rlready.progress import duration
 
 if TYPE_CHECKING:
+    from rlready.dream.measure.verdict import Verdict
+    from rlready.dream.report import DreamReport
     from rlready.dreaming.fit import Fitted
     from rlready.dreaming.understand import Kind, Spread, Understanding
 
@@ -23,8 +25,14 @@ _MOST_DROPPED = 3
 _VERDICT = {"fit to train in": "bold green", "needs more": "bold yellow", "do not dream": "bold red"}
 
 
-def print_understanding(console: Console, u: Understanding, dropped: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """What was read, kinds of action, what was dropped, what is missing."""
+def print_understanding(
+    console: Console,
+    u: Understanding,
+    dropped: Sequence[Mapping[str, Any]],
+    folder: Path,
+    hidden: Sequence[str] = (),
+) -> None:
+    """What was read, kinds of action, what was dropped, what is missing (but for lacks that were made up for)."""
     forms = ", ".join(f"{form} x {n}" if n > 1 else form for form, n in u.forms.items())
     console.print(Text.assemble((f"{u.runs:,} runs of {u.tasks:,} tasks", "bold"), f"   {forms}, {_size(u.bytes)}"))
     _rows(console, _facts(u))
@@ -40,9 +48,10 @@ def print_understanding(console: Console, u: Understanding, dropped: Sequence[Ma
             )
         if len(dropped) > _MOST_DROPPED:
             console.print(f"  and {u.dropped - _MOST_DROPPED:,} more", markup=False)
-    if u.lacks:
+    lacks = [lack for lack in u.lacks if lack.name not in hidden]
+    if lacks:
         console.print("\nWhat is missing, and why that hurts", style="bold")
-        for lack in u.lacks:
+        for lack in lacks:
             _item(console, lack.what, " ".join(p for p in (lack.hurts, lack.mend) if p))
 
 
@@ -131,10 +140,12 @@ def print_measured(console: Console, fitted: Fitted) -> None:
     if facts["backends"]:
         console.print("\nBackends beside the two baselines, on the same held-out steps", style="bold")
         console.print(_backends(facts["backends"], fitted.seconds["by_backend"]))
-        console.print(
-            "exact, token F1: mean over kinds of action / over steps; verdicts: AUROC, 0.5 is guessing", style="dim"
-        )
-    verdict = fitted.verdict
+        console.print(_MEANS, style="dim")
+    print_verdict(console, fitted.verdict)
+
+
+def print_verdict(console: Console, verdict: Verdict) -> None:
+    """The verdict in words, its reasons and needs."""
     console.print()
     console.print(Text.assemble(("Verdict: ", "bold"), (f"{verdict.word}.", _VERDICT.get(verdict.word, "bold"))))
     for reason in verdict.reasons:
@@ -187,6 +198,7 @@ def _backends(rows: Sequence[Mapping[str, Any]], seconds: Mapping[str, float | N
     return table
 
 
+_MEANS = "exact, token F1: mean over kinds of action / over steps; verdicts: AUROC, 0.5 is guessing"
 _BASELINES = {"no_change": "no change", "nearest": "nearest recorded transition"}
 
 
@@ -207,6 +219,32 @@ def print_next(console: Console, fitted: Fitted) -> None:
     wide = max(map(len, commands))
     for command, what in commands.items():
         console.print(Text.assemble(f"  {command:<{wide + 2}}", (what, "dim")), soft_wrap=True)
+
+
+# ---------------------------------------------------------------------- the report
+
+
+def print_report(console: Console, report: DreamReport, folder: Path) -> None:
+    """The report in short, and where the whole is."""
+    from rlready.dream.report import real_lines, row_name, world_lines
+
+    console.print(Text.assemble((report.name, "bold"), f"   {report.simulator}, measured on {report.split}"))
+    if report.gate is not None:
+        console.print(Text(str(report.gate)), style="" if report.gate.passed else "red", soft_wrap=True)
+    console.print("\nOpen loop: every backend on the same held-out steps", style="bold")
+    console.print(
+        _backends([r.to_json() for r in report.loops], {row_name(r): r.seconds_per_step for r in report.loops})
+    )
+    console.print(_MEANS, style="dim")
+    for title, lines in (("One world, and its own", world_lines(report)), ("Reality", real_lines(report))):
+        if lines:
+            console.print(f"\n{title}", style="bold")
+            _rows(console, lines)
+    if report.closed is None:
+        console.print("not checked in a real environment (--real)", style="yellow")
+    if report.verdict is not None:
+        print_verdict(console, report.verdict)
+    console.print(f"\nThe whole report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
 # ---------------------------------------------------------------------- pieces

@@ -46,7 +46,7 @@ from rlready.dream.state import StateRules
 from rlready.dreaming import measuring, reading, simulating
 from rlready.dreaming.judging import choose_reward_source
 from rlready.dreaming.options import FitOptions
-from rlready.dreaming.place import open_part, swap_in, taken
+from rlready.dreaming.place import begun, open_part, swap_in, taken
 from rlready.dreaming.splits import Splits, split_tasks
 from rlready.dreaming.understand import Understanding
 from rlready.errors import UserError
@@ -167,6 +167,10 @@ def fit(
             work = _Fit(run, [Path(p) for p in logs], options, verifier, on_understood)
             gym = work.gym()
             _deliver(gym, work, out, part)
+    except UserError:
+        if not begun(part):
+            remove_folder(part)
+        raise
     except Interrupted as stop:
         raise Interrupted(f"Stopped in good order. {again}") from stop
     except KeyboardInterrupt as stop:
@@ -225,6 +229,7 @@ class _Fit:
             about={
                 "version": __version__, "logs": [str(p) for p in self.logs], "seed": self.run.seed, "simulator": why,
                 "reward_source": source[1], "verifier": self.options.verifier, "runs": understood.distinct,
+                "random_sources": list(self.options.random_sources),
             },
         )  # fmt: skip
         gym.calibration = self._calibrate(gym)

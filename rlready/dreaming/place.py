@@ -41,7 +41,7 @@ def open_part(part: Path, job: Mapping[str, Any], force: bool) -> None:
     """Make the run's folder, or check that the one that is there is of this very fit."""
     header = read_json(part / "run.json") if part.exists() else None
     if header is not None and header.get("job") != job:
-        if not force:
+        if not force and begun(part):
             raise UserError(_other(part, header.get("job") or {}, job))
         remove_folder(part)
         header = None
@@ -50,6 +50,11 @@ def open_part(part: Path, job: Mapping[str, Any], force: bool) -> None:
         body = {"name": part.name, "seed": job["seed"], "created": now(), "version": __version__, "job": job}
         write_atomic(part / "config.toml", to_toml({"config": to_dict(job["options"])}))
         write_atomic(part / "run.json", dump_json(body, indent=1))
+
+
+def begun(part: Path) -> bool:
+    """Whether a stage was finished or a checkpoint written, so that something would be lost."""
+    return any(part.glob("stages/*/record.json")) or any(part.glob("checkpoints/*/*"))
 
 
 def _other(part: Path, then: Mapping[str, Any], job: Mapping[str, Any]) -> str:
