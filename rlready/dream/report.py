@@ -286,11 +286,9 @@ def real_lines(report: DreamReport) -> list[tuple[str, str]]:
 
 def to_markdown(report: DreamReport) -> str:
     """The report in short."""
-    parts = [f"# The dream {report.name}", ""]
-    parts += [
-        f"Simulator {report.simulator}; parser and template {report.fingerprint}; measured on {report.split}.",
-        "",
-    ]
+    parts = [f"# The dream {_plain(report.name)}", ""]
+    said = f"Simulator {report.simulator}; parser and template {report.fingerprint}; measured on {report.split}."
+    parts += [_plain(said), ""]
     if report.verdict is not None:
         parts += [f"**Verdict: {report.verdict.word}.**", ""]
         parts += [f"- {_plain(r)}" for r in report.verdict.reasons]
@@ -317,7 +315,7 @@ def to_markdown(report: DreamReport) -> str:
             parts += [f"## {title}", "", *_table(*table), ""]
     lines = world_lines(report)
     if lines:
-        parts += ["## One world, and its own", "", *(f"- {a}: {b}" for a, b in lines), ""]
+        parts += ["## One world, and its own", "", *(f"- {a}: {_plain(b)}" for a, b in lines), ""]
     parts += ["## Reality", ""]
     if report.closed is None:
         parts += ["Not checked in a real environment.", ""]

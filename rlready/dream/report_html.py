@@ -19,6 +19,8 @@ from rlready.dream.report import DreamReport, Table
 
 _MOST = 1600
 """Characters of a text that are shown; longer ones are cut, and say so."""
+_ALIKE = 0.4
+"""Below this likeness of two texts marks on them are noise."""
 _PIECE = re.compile(r"\s+|\w+|[^\w\s]")
 
 _STYLE = """
@@ -39,8 +41,9 @@ p, ul { margin: 6px 0; } ul { padding-left: 20px; } .soft { color: var(--soft); 
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; margin: 6px 0; }
 th, td { padding: 4px 10px; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; } tr:first-child td { font-weight: 600; }
-table.plain tr:first-child td { font-weight: 400; } table.plain td { white-space: normal; text-align: left; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+table.first tbody tr:first-child td { font-weight: 600; }
+table.plain td { white-space: normal; text-align: left; }
 table.plain td:first-child { color: var(--soft); padding-right: 24px; }
 .ok { color: var(--good); font-weight: 600; } .failed { color: var(--bad); font-weight: 600; }
 .pictures { display: flex; flex-wrap: wrap; gap: 24px; } figure { margin: 8px 0; }
@@ -101,13 +104,14 @@ def _list(items: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{_e(i)}</li>" for i in items) + "</ul>" if items else ""
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, kind: str = "") -> str:
     heads, rows = table
     if not rows:
         return ""
     head = "".join(f"<th>{_e(h)}</th>" for h in heads)
     body = "".join("<tr>" + "".join(f"<td>{_e(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    tag = f'<table class="{kind}">' if kind else "<table>"
+    return f'<div class="scroll">{tag}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _pairs(rows: Sequence[tuple[str, str]]) -> str:
@@ -121,7 +125,7 @@ def _verdict(report: DreamReport) -> str:
     verdict = report.verdict
     if verdict is None:
         return ""
-    kind = {"fit to train in": "good", "do not dream": "bad"}.get(verdict.word, "")
+    kind = {"fit to train in": "good", "do not dream": "bad"}.get(verdict.word, "more")
     needs = f"<p>It needs:</p>{_list(verdict.needs)}" if verdict.needs else ""
     real = "" if report.closed is not None else "<p><b>Not checked in a real environment.</b></p>"
     return f'<div class="verdict {kind}"><b>Verdict: {_e(verdict.word)}</b>{_list(verdict.reasons)}{needs}{real}</div>'
@@ -159,7 +163,7 @@ def _open_loop(report: DreamReport) -> str:
     return _section(
         "Open loop",
         f"<p>{_e(said)}</p>",
-        _table(forms.backends(report)),
+        _table(forms.backends(report), "first"),
         f"<h3>By kind of action ({_e(forms.row_name(first))})</h3>{by_kind}" if by_kind else "",
         f"<h3>Documents: share of fields right, by fields that changed</h3>{fields}" if fields else "",
         f'<div class="pictures">{pictures}</div>' if pictures else "",
@@ -243,10 +247,12 @@ def _example(example: Example) -> str:
 
 
 def marked(a: str, b: str) -> tuple[str, str]:
-    """Two texts as HTML, each with the words marked that the other lacks."""
+    """Two texts as HTML, each with the words marked that the other lacks; nothing where they have little in common."""
     left, right = (_PIECE.findall(_cut(t)) for t in (a, b))
     out: tuple[list[str], list[str]] = ([], [])
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    match = difflib.SequenceMatcher(None, left, right, autojunk=False)
+    codes = match.get_opcodes() if match.ratio() >= _ALIKE else [("equal", 0, len(left), 0, len(right))]
+    for tag, i, j, k, m in codes:
         for side, pieces in ((0, left[i:j]), (1, right[k:m])):
             text = _e("".join(pieces))
             if text:

@@ -10,6 +10,7 @@ the difference counts.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import defaultdict
@@ -113,9 +114,20 @@ class Inventions:
 
 
 def facts_in(text: str) -> set[str]:
-    """Identifiers, numbers, dates, times and addresses of a text: words that hold a digit, or join parts by _ or @."""
+    """Identifiers, numbers, dates, times and addresses of a text: words that hold a digit, or join parts by _ or @.
+
+    Of a JSON document the values count, not the names of its fields.
+    """
+    document = documents.parse(text)
+    if document is not None:
+        text = " ".join(documents.leaves(document).values())
     found = (m.group().lower() for m in _FACT.finditer(text))
     return {w for w in found if len(w) >= _FEWEST and (any(c.isdigit() for c in w) or "_" in w or "@" in w)}
+
+
+def named(action: Action) -> set[str]:
+    """The facts that an action names: in its arguments, or in its words."""
+    return facts_in(action.text if action.arguments is None else json.dumps(dict(action.arguments), ensure_ascii=False))
 
 
 class Ground:
@@ -129,14 +141,12 @@ class Ground:
             for action, reply in library.steps(id):
                 facts = facts_in(reply.text)
                 self.kinds[action.kind] |= facts
-                for value in facts_in(action.text):
+                for value in named(action):
                     self.entities[value] |= facts
 
     def holds(self, action: Action) -> set[str]:
         """Facts that a reply to an action may well hold."""
-        return self.kinds.get(action.kind, set()).union(
-            *(self.entities.get(value, set()) for value in facts_in(action.text))
-        )
+        return self.kinds.get(action.kind, set()).union(*(self.entities.get(v, set()) for v in named(action)))
 
 
 def inventions(episodes: Sequence[LoggedEpisode], domain: Domain, ground: Ground) -> Inventions:
@@ -147,7 +157,7 @@ def inventions(episodes: Sequence[LoggedEpisode], domain: Domain, ground: Ground
     for episode in episodes:
         seen = rules | facts_in(episode.instruction)
         for step, (action, reply) in enumerate(steps_of(domain, episode), 1):
-            seen |= facts_in(action.text)
+            seen |= named(action)
             said = facts_in(reply.text)
             new = sorted(said - seen - ground.holds(action)) if said else []
             replies, facts, invented = replies + bool(said), facts + len(said), invented + len(new)

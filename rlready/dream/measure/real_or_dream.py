@@ -25,6 +25,7 @@ class RealOrDream:
     Attributes:
         pairs: dreamt and recorded replies to the same kind of action that were compared.
         auc: how often the dreamt one of a pair got the higher score; .5 is indistinguishable, 1 is always told.
+            With few replies of few forms it may fall below .5, which tells no more.
         noise: standard error, from folds.
         by_kind: the same by kind of action.
         tells: words that give dreams away, and words that are missing in them.
