@@ -22,7 +22,9 @@ CHATML = (
 WORDS = "system user assistant tool red green blue what is it the sky says x s one two three".split()  # noqa: SIM905
 
 
-def folder(path: Path, *, template: str | None = CHATML, seed: int = 0, sharp: float = 20.0) -> Path:
+def folder(
+    path: Path, *, template: str | None = CHATML, seed: int = 0, sharp: float = 20.0, context: int = 512
+) -> Path:
     """A model's folder. `sharp` scales the output so that distributions are far from flat."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -40,7 +42,7 @@ def folder(path: Path, *, template: str | None = CHATML, seed: int = 0, sharp: f
     tokenizer.chat_template = template
     config = LlamaConfig(
         vocab_size=len(vocab), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False, eos_token_id=3,
+        num_key_value_heads=2, max_position_embeddings=context, tie_word_embeddings=False, eos_token_id=3,
     )  # fmt: skip
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)

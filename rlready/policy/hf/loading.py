@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import warnings
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,9 +100,12 @@ def _base(source: str, dtype: str, adapted: bool) -> tuple[Any, Any]:
     if wanted != "auto" and not isinstance(getattr(torch, wanted, None), torch.dtype):
         raise UserError(f'dtype "{dtype}" is none of auto, float32, bfloat16, float16.')
     kind = "auto" if wanted == "auto" else getattr(torch, wanted)
+    # Reading a GGUF file draws a progress bar that no setting turns off.
+    quiet = redirect_stderr(io.StringIO()) if file else nullcontext()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
-        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **options)
+        with quiet:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
+            model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **options)
     except ImportError as error:
         raise UserError(f"{source} needs a package that is not installed: {error}") from error
     except (OSError, ValueError) as error:
@@ -108,11 +114,9 @@ def _base(source: str, dtype: str, adapted: bool) -> tuple[Any, Any]:
             f"{source} could not be loaded as a causal language model ({first}). Give a model's name on the hub, a "
             "folder with config.json and weights, an adapter's folder, or a GGUF file."
         ) from error
-    for name in ("hf_quantizer", "_is_quantized"):  # a GGUF model comes dequantised, but still says it is not
-        if file and hasattr(model, name):
-            delattr(model, name) if name in vars(model) else None
-    if file and hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    if file:  # it comes dequantised, but still says that it is quantised
+        vars(model).pop("hf_quantizer", None)
+        vars(model.config).pop("quantization_config", None)
     return model, tokenizer
 
 
@@ -144,7 +148,8 @@ def _adapt(model: Any, lora: LoraSettings, base: str, seed: int) -> Any:
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of names between peft and transformers
         torch.manual_seed(seed)
         try:
             return peft.get_peft_model(model, config)
