@@ -119,7 +119,8 @@ class Outcome:
         gate: what the gate said.
         forced: checks that failed and were overridden.
         clone, trained: evaluations on the held-out set of the real environment, greedy; None where it was not asked.
-        dream: success of clone and trained agent on the gym's own held-out tasks, in the dream; never a result.
+        dream: success of clone and trained agent in the dream, on held-out tasks where the reward source can judge
+            such; never a result.
         difference: the paired difference trained - clone; None where reality was not asked.
         halted: why training halted early, or None.
         skipped: why there was no RL at all, or None.
@@ -196,7 +197,7 @@ def train_in_dream(
     seed = derive(run.seed, "real check")
     if real is not None:
         out.clone = _real_check(run, "check clone", policy, real, greedy, seed, ledger)
-    dreamt = gym.tasks("test" if gym.splits.get("test") else "train", verifier=verifier).head(200)
+    dreamt = _dreamable(gym, verifier)
     out.dream["clone"] = _dream_check(run, "dream clone", policy, gym, dreamt, greedy)
 
     start = out.clone.success if out.clone is not None else out.dream["clone"]
@@ -376,6 +377,14 @@ def _clone_stage(gym: Gym, policy: Policy, run: Run, config: DreamTrainConfig) -
             f"Cloned {numbers['recordings']:.0f} recordings in {numbers['steps']:.0f} steps, loss {numbers['loss']:.3f}"
             + (f"; {numbers['too_long']:.0f} were too long" if numbers["too_long"] else "")
         )
+
+
+def _dreamable(gym: Gym, verifier: RewardFn | None, most: int = 200) -> TaskSet:
+    """Tasks to show the agent's success in the dream on: held-out ones where the reward source can judge them."""
+    for split in ("test", "dev"):
+        if split in gym.splits and len(found := gym.tasks(split, verifier=verifier)) >= 10:
+            return found.head(most)
+    return gym.tasks("train", verifier=verifier).head(most)
 
 
 def _real_check(
