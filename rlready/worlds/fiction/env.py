@@ -7,6 +7,8 @@ where the tables are then, record by record, what the right resolution makes of 
 from __future__ import annotations
 
 import copy
+import functools
+import pickle
 
 from rlready.envs.base import Observation, Step
 from rlready.envs.tools import SYSTEM, ToolEnv, Tools, read_tools
@@ -34,7 +36,8 @@ class FictionEnv(ToolEnv):
     def _open_tables(self, task: Task, seed: int) -> Tools:
         try:
             ticket: Ticket = task.data["ticket"]
-            self.tables, self.gold = (self.setting.tables(int(task.data["tables"])) for _ in range(2))
+            packed = _packed(self.setting, int(task.data["tables"]))
+            self.tables, self.gold = pickle.loads(packed), pickle.loads(packed)
             self.setting.settle(self.gold, ticket, self.setting.gold(self.gold, ticket))
         except (KeyError, TypeError, ValueError) as problem:
             raise UserError(
@@ -79,3 +82,9 @@ class FictionEnv(ToolEnv):
         other._messages, other._turns, other._open = list(self._messages), self._turns, True
         other.counts = dict(self.counts)
         return other
+
+
+@functools.lru_cache(maxsize=256)
+def _packed(setting: Setting, seed: int) -> bytes:
+    """Fresh tables, ready to be copied: a group asks for the same ones many times."""
+    return pickle.dumps(setting.tables(seed))
