@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,10 +122,10 @@ def number(value: Any, notes: Notes) -> float | None:
     return found
 
 
-def scores_of(rows: Iterable[Any], notes: Notes) -> list[tuple[str, float]]:
+def scores_of(rows: Any, notes: Notes) -> list[tuple[str, float]]:
     """(name, value) of rows such as {"name": "correct", "value": 1}; texts and flags as far as they are numbers."""
     out = []
-    for row in rows:
+    for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict):
             inner = row["result"] if isinstance(row.get("result"), dict) else row
             value = next((inner[k] for k in ("value", "score", "avg") if inner.get(k) is not None), None)

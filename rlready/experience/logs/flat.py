@@ -69,10 +69,9 @@ def attributes_of(raw: Any) -> dict[str, Any]:
             return raw
         return _flattened(raw)
     if isinstance(raw, list):
-        try:
-            return {pair["key"]: plain(pair.get("value")) for pair in raw}
-        except (KeyError, TypeError, AttributeError, ValueError):
-            raise UnreadableError("attributes are no pairs of key and value") from None
+        if not all(isinstance(pair, dict) and isinstance(pair.get("key"), str) for pair in raw):
+            raise UnreadableError("attributes are no pairs of key and value")
+        return {pair["key"]: plain(pair.get("value")) for pair in raw}
     return {}
 
 
@@ -103,9 +102,10 @@ def flat(raw: Any) -> Flat:
         if isinstance(status, dict)
         else raw.get("status_message", "")
     )
+    listed = raw.get("events")
     events = [
         (text(first(e, "name", "event_name", "eventName")), attributes_of(first(e, "attributes", "body") or {}))
-        for e in raw.get("events") or []
+        for e in (listed if isinstance(listed, list) else [])
         if isinstance(e, dict)
     ]
     return Flat(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rlready.experience.logs.facts import Notes
 from rlready.experience.logs.load import Record
-from rlready.experience.logs.report import LogReport
+from rlready.experience.logs.report import LogReport, UnreadableError
 from rlready.experience.logs.spans import Span
 from rlready.experience.recording import Recording
 
@@ -66,6 +66,24 @@ class SpanForm:
 
 
 Form = RunForm | SpanForm
+
+
+_SHAPE = (AttributeError, TypeError, KeyError, IndexError, ValueError, RecursionError)
+T = TypeVar("T")
+
+
+def attempt(name: str, work: Callable[[], T]) -> T:
+    """Read something of a record whose parts may be of any type.
+
+    Raises:
+        UnreadableError: a part was not of the type that the form has there.
+    """
+    try:
+        return work()
+    except UnreadableError:
+        raise
+    except _SHAPE as error:
+        raise UnreadableError(f"a part of it is not as in {name} ({type(error).__name__}: {error})") from error
 
 
 def itself(value: Any) -> Iterator[tuple[Way, Any]]:

@@ -28,7 +28,7 @@ def fits(value: Any) -> bool:
     if isinstance(value.get("observations"), list) and "id" in value:
         return True
     named = isinstance(first(value, "traceId", "trace_id"), str)
-    return named and (value.get("type") in _KIND or _is_score(value))
+    return named and (text(value.get("type")) in _KIND or _is_score(value))
 
 
 def _is_score(value: dict[str, Any]) -> bool:
@@ -70,10 +70,10 @@ def span(raw: Any, notes: Notes) -> Span:
         out.given, out.said = as_messages(raw.get("input"), "user"), as_messages(raw.get("output"), "assistant")
         out.facts.scores = scores_of(raw.get("scores") or [], notes)
         return out
-    if raw.get("type") not in _KIND and _is_score(raw):
+    if text(raw.get("type")) not in _KIND and _is_score(raw):
         out.id, out.facts.scores = f"{_SCORE} {text(raw.get('id'))}", scores_of([raw], notes)
         return out
-    if raw.get("type") not in _KIND:
+    if text(raw.get("type")) not in _KIND:
         raise UnreadableError(f"no observation of Langfuse; the keys are {keys_of(raw)}")
     out.id, out.parent = text(raw.get("id")), text(first(raw, "parentObservationId", "parent_observation_id"))
     out.kind, out.name = _KIND[raw["type"]], text(raw.get("name"))

@@ -27,7 +27,9 @@ _SESSIONS = ("threadId", "thread_id", "sessionId", "session_id", "resourceThread
 def fits(value: Any) -> bool:
     """Whether a record is a span of Mastra."""
     return (
-        isinstance(value, dict) and isinstance(value.get("traceId"), str) and first(value, "type", "spanType") in _KIND
+        isinstance(value, dict)
+        and isinstance(value.get("traceId"), str)
+        and text(first(value, "type", "spanType")) in _KIND
     )
 
 

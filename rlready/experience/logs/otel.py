@@ -125,11 +125,16 @@ def _kind(found: Flat) -> Kind:
 def _otlp_items(value: Any) -> Iterator[tuple[Way, Any]]:
     """The spans of an export, with the way to each."""
     for name in ("resourceSpans", "resource_spans"):
-        for i, resource in enumerate(value.get(name) or []):
+        for i, resource in _listed(value, name):
             for scopes in ("scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
-                for j, scope in enumerate(resource.get(scopes) or []):
-                    for k, each in enumerate(scope.get("spans") or []):
+                for j, scope in _listed(resource, scopes):
+                    for k, each in _listed(scope, "spans"):
                         yield (name, i, scopes, j, "spans", k), each
+
+
+def _listed(holder: Any, name: str) -> Iterator[tuple[int, Any]]:
+    inner = holder.get(name) if isinstance(holder, dict) else None
+    yield from enumerate(inner if isinstance(inner, list) else [])
 
 
 def _is_otlp(value: Any) -> bool:

@@ -8,6 +8,7 @@ from rlready.experience.logs.facts import Notes, scores_of
 from rlready.experience.logs.flat import Flat, attributes_of, facts_of, flat, is_flat, keys
 from rlready.experience.logs.forms import SpanForm, itself, text
 from rlready.experience.logs.messages import result_text
+from rlready.experience.logs.report import UnreadableError
 from rlready.experience.logs.spans import Kind, Span
 from rlready.experience.logs.values import arguments_text, as_messages, first, jsonish, nest
 
@@ -26,7 +27,10 @@ def fits(value: Any) -> bool:
         return False
     attributes = value.get("attributes")
     if isinstance(attributes, (dict, list)):
-        return is_ours(value, attributes_of(attributes))
+        try:
+            return is_ours(value, attributes_of(attributes))
+        except UnreadableError:
+            return False
     return value.get("span_kind") in KINDS or "attributes.openinference.span.kind" in value
 
 

@@ -7,7 +7,7 @@ which trace (traces may be scattered over the files), then trace by trace; what 
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from rlready.errors import UserError
 from rlready.experience.logs.chat import schemas, task_of
 from rlready.experience.logs.detect import LOOK, detect, form_named, undetectable, unwrapped
 from rlready.experience.logs.facts import Facts
-from rlready.experience.logs.forms import Form, RunForm, SpanForm
+from rlready.experience.logs.forms import Form, RunForm, SpanForm, Way, attempt
 from rlready.experience.logs.load import SUFFIXES, Record, load, pick, reload
 from rlready.experience.logs.messages import keys_of
 from rlready.experience.logs.report import LogReport, UnreadableError
@@ -102,7 +102,7 @@ def _finished(recordings: Iterable[Recording], rewarder: Rewarder | None, report
 class _Trace:
     """Where the spans of a trace stand."""
 
-    spans: list[tuple[Record, tuple[str | int, ...]]] = field(default_factory=list)
+    spans: list[tuple[Record, Way]] = field(default_factory=list)
     session: str = ""
 
 
@@ -113,7 +113,7 @@ class _Logs:
         self.report = report
         self.wanted = wanted
         self.traces: dict[str, dict[str, _Trace]] = {}  # by form, then by trace
-        self.cache: OrderedDict[tuple[Path, int], tuple[Any, int]] = OrderedDict()
+        self.cache: OrderedDict[tuple[Path, int], tuple[Any, int, set[Way]]] = OrderedDict()
         self.cached = 0
 
     def read(self, files: Sequence[tuple[Path, bool]]) -> Iterator[Recording]:
@@ -185,7 +185,7 @@ class _Logs:
         reader = form.reader(self.report)
         for record in self._fitting(form, records):
             try:
-                yield from reader.read(record)
+                yield from attempt(form.name, lambda record=record: list(reader.read(record)))  # type: ignore[misc]
             except UnreadableError as error:
                 self.report.drop(record.file, record.line, str(error), record.number)
         yield from reader.finish()
@@ -194,9 +194,12 @@ class _Logs:
         traces = self.traces.setdefault(form.name, {})
         for record in self._fitting(form, records):
             try:
-                found = list(form.items(record.value))
-            except (AttributeError, TypeError):
-                self.report.drop(record.file, record.line, "its spans are not in lists of objects", record.number)
+                found = attempt(form.name, lambda value=record.value: list(form.items(value)))  # type: ignore[misc]
+            except UnreadableError as error:
+                self.report.drop(record.file, record.line, str(error), record.number)
+                continue
+            if not found:
+                self.report.drop(record.file, record.line, "it holds no spans", record.number)
                 continue
             place = replace(record, value=None)
             self.report.records += len(found) - 1
@@ -229,35 +232,36 @@ class _Logs:
         member = _Member(name, trace.spans[0][0].place)
         for record, way in trace.spans:
             try:
-                spans.append(form.span(self._again(form, record, way), self.report.notes))
+                raw = self._again(form, record, way)
+                spans.append(attempt(form.name, lambda raw=raw: form.span(raw, self.report.notes)))  # type: ignore[misc]
             except UnreadableError as error:
                 self.report.drop(record.file, record.line, str(error), record.number)
         for span in spans:
             self.report.saw_time(span.start)
             member.take(span)
         try:
-            return member, assemble(spans, self.report.notes)
+            return member, attempt(form.name, lambda: assemble(spans, self.report.notes))
         except UnreadableError as error:
             record = trace.spans[0][0]
             self.report.drop(record.file, record.line, str(error), record.number)
             return None
 
-    def _again(self, form: SpanForm, record: Record, way: tuple[str | int, ...]) -> Any:
+    def _again(self, form: SpanForm, record: Record, way: Way) -> Any:
         """A span, from the batches that were decoded last, or decoded again."""
         key = (record.file, record.offset)
         if key in self.cache:
             self.cache.move_to_end(key)
-            value, _ = self.cache[key]
+            value, _, prepared = self.cache[key]
         else:
-            value = reload(record)
-            self.cache[key] = (value, record.size)
+            value, prepared = reload(record), set()
+            self.cache[key] = (value, record.size, prepared)
             self.cached += record.size
             while self.cached > _CACHE and len(self.cache) > 1:
                 self.cached -= self.cache.popitem(last=False)[1][1]
         value = pick(value, record.inside)
-        if way:
-            for _ in form.items(value):  # children take over what their parents say
-                pass
+        if way and record.inside not in prepared:
+            prepared.add(record.inside)
+            deque(form.items(value), maxlen=0)  # children take over what their parents say
         return pick(value, way)
 
     def _recording(self, members: list[_Member], run: Run) -> Recording:
