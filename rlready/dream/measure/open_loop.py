@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rlready.dream.base import Action, Layer, Moment, Reply, Simulator, first_reply
+from rlready.dream.base import Action, Layer, Reply, Simulator, first_reply
 from rlready.dream.format import Unparsable
 from rlready.dream.measure import documents
 from rlready.dream.measure.jsonable import from_json, to_json
@@ -453,15 +453,3 @@ async def compare(
             )
         )
     return out
-
-
-def replies_of(
-    episodes: Sequence[LoggedEpisode], domain: Domain, rules: StateRules
-) -> list[tuple[Moment, Action, Reply]]:
-    """All (moment, action, recorded reply) that `open_loop` asks for; for calibration and for fitting."""
-    return [
-        (a.blank, a.action, a.truth)
-        for i, e in enumerate(episodes)
-        for a in walk(e, domain, rules, index=i)
-        if not a.silent
-    ]

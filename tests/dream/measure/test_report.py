@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from rlready.dream.base import Action, Reply
+from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.domain import Domain
 from rlready.dream.gate import gate
 from rlready.dream.gym import Gym
+from rlready.dream.gymenv import GymEnv
 from rlready.dream.library import Library
 from rlready.dream.measure.closed_loop import Dreamt
 from rlready.dream.measure.open_loop import open_loop
@@ -25,8 +26,10 @@ from rlready.dream.report import DreamReport, to_markdown
 from rlready.dream.report_html import marked, to_html
 from rlready.dream.simulators.retrieval import Retrieval
 from rlready.dream.state import StateRules
+from rlready.envs.base import EnvFactory, Observation
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
+from rlready.seeds import derive
 from rlready.types import Task
 from tests.dream.measure.desk import DOMAIN, RULES, Desk, Scripted, cancel, doc, episode, get, task
 
@@ -232,6 +235,60 @@ def test_a_failed_gate_stands_in_the_report_with_its_mend() -> None:
         assert "were not refused" in written and "Put `ActionChecks`" in written
     assert "invalid actions: FAILED" in text and "determinism: passed" in text
     assert json.loads(json.dumps(bare(gate=said).to_json()))["gate"]["passed"] is False
+
+
+class TolerantGym(Gym):
+    """Lets the simulator answer what is no action."""
+
+    def refuse(self, moment: Moment, action: Action) -> Reply | None:
+        return None
+
+
+class ElsewhereEnv(GymEnv):
+    """Dreams another world in each session."""
+
+    salt = 0
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        seen = await super().reset(task, derive(seed, ElsewhereEnv.salt))
+        self.moment = dataclasses.replace(self.moment, anchor="", state=self.gym.state.start())
+        return seen
+
+
+class Moody(Scripted):
+    """A simulator that answers by the hidden world."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda m, a: doc("W1", price=m.noise(a.text) % 1000))
+
+
+@pytest.mark.parametrize("broken", ["", "tolerant", "elsewhere"])
+def test_a_gym_that_is_broken_on_purpose_is_stopped_by_the_gate_and_named_by_the_report(broken: str) -> None:
+    made = gym()
+    kind = TolerantGym if broken == "tolerant" else Gym
+    library = Library([], made.domain, made.state) if broken == "elsewhere" else made.library
+    bent = kind(made.domain, made.state, library, Moody(), splits=made.splits, held_out=made.held_out)
+
+    def session(salt: int) -> EnvFactory:
+        if broken != "elsewhere":
+            return bent.env_factory(evaluation=True)
+
+        def make() -> ElsewhereEnv:
+            ElsewhereEnv.salt = salt
+            return ElsewhereEnv(bent, evaluation=True)
+
+        return make
+
+    scripts = [(made.task(e.task_id, e.instruction), list(e.actions)) for e in made.episodes("train")[:3]]
+    recorded = made.episodes("train")
+    said = asyncio.run(gate(session(1), made.domain, scripts, sessions=[session(2)], recorded=recorded))
+    found = {c.name for c in said.checks if not c.passed}
+    assert found == {"": set(), "tolerant": {"invalid actions"}, "elsewhere": {"determinism"}}[broken], str(said)
+    if broken:
+        with pytest.raises(UserError, match="not fit to train in"):
+            said.raise_for_failure()
+        named = {"tolerant": "were not refused", "elsewhere": "are another world in session 1"}[broken]
+        assert named in to_markdown(bare(gate=said)) and named in Page(to_html(bare(gate=said))).text
 
 
 def test_the_report_measures_on_what_is_held_out(report: DreamReport) -> None:
