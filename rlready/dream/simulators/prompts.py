@@ -102,7 +102,7 @@ class Prompts:
         """The demonstrations of one step of an episode; the same whenever they are asked for."""
         before = replace(moment, past=moment.past[:step])
         act = moment.past[step][0] if step < len(moment.past) else action
-        key = (before.noise("demos"), act.text)
+        key = (before.noise("demos", before.task_id, before.instruction, before.anchor), act.text)
         known = self._demos.get(key)
         if known is None:
             found = self._retrieval.nearest(before, act, self.layout.demos)

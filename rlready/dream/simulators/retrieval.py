@@ -120,13 +120,13 @@ class Retrieval:
         return replace(best.reply, text=best.text, origin="nearest", confidence=confidence, note=best.id)
 
     async def judge(self, moment: Moment) -> float:
-        """Share of success among the nearest finished recordings, weighted by the 8th power of their likeness.
+        """Share of success among the nearest finished recordings, weighted by the 24th power of their likeness (ours).
 
         The base rate counts as a tenth of a recording, so that it is the answer where nothing is alike.
         """
         task = moment.task_id if self.exclude_own else None
         hits = self._ends.search([Query(self._end(moment.instruction, moment.past), "end", None, task)], self.k)[0]
-        weights = [max(hit.score, 0.0) ** 8 for hit in hits]
+        weights = [max(hit.score, 0.0) ** 24 for hit in hits]
         won = sum(w for w, hit in zip(weights, hits, strict=True) if hit.case.reply.startswith("1"))
         return (won + 0.1 * self._base) / (sum(weights) + 0.1)
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from rlready.dream.base import Action, Reply
 
-_ID = re.compile(r"(?:^|[_\W]|[a-z](?=I))(?:id|ids|key|uuid|no|number|code)$", re.IGNORECASE)
+_NAMES = "id|ids|key|uuid|no|number|code"
+_ID = re.compile(rf"(?:^|[_\W])(?:{_NAMES})$", re.IGNORECASE)
+_CAMEL_ID = re.compile(r"[a-z](?:Id|Ids|ID|IDs|Key|Uuid|No|Number|Code)$")
 _LEAST = 3
 
 
@@ -36,7 +38,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 def is_id(path: Sequence[str]) -> bool:
     """Whether a value is an identifier by its name, such as "user_id", "orderId" or "number"."""
     names = [p for p in path if not p.isdigit()]
-    return bool(names) and _ID.search(names[-1]) is not None
+    return bool(names) and bool(_ID.search(names[-1]) or _CAMEL_ID.search(names[-1]))
 
 
 def exchanges(recorded: Action, now: Action) -> dict[str, str]:
