@@ -35,6 +35,7 @@ from rlready.experience.episode import LoggedEpisode
 NEARLY_ALL = 0.95
 MARKED = 0.8
 MAX_ACTIONS = 256
+MIN_CUT = 3
 _MAX_MARK = 40
 _UNKNOWN = re.compile(
     r"unknown|no such|not (?:a )?(?:found|known|valid|exist|defined|available)|doesn't exist|no tool|invalid", re.I
@@ -96,7 +97,7 @@ def learn(episodes: Sequence[LoggedEpisode], *, rules: str, tools: Sequence[Mapp
         tools=specs,
         says=bool(words) and not close,
         actions=actions,
-        ending=_ending(episodes, steps, close),
+        ending=_ending(episodes, steps, close, specs),
         errors=_errors(steps, specs, good),
         step_rewards=any(e.rewards for e in episodes),
         structured=round(sum(map(is_json, replies)) / len(replies), 6) if replies else 0.0,
@@ -215,9 +216,9 @@ def _seems_unknown(failed: Sequence[Logged]) -> bool:
 # ---------------------------------------------------------------------- endings
 
 
-def _ending(episodes: Sequence[LoggedEpisode], steps: Sequence[Logged], words_close: bool) -> Ending:
-    finished = [len(e) for e in episodes if e.finished and len(e)]
-    cap = cap_for(max(finished or [len(e) for e in episodes]))
+def _ending(
+    episodes: Sequence[LoggedEpisode], steps: Sequence[Logged], words_close: bool, specs: Mapping[str, ToolSpec]
+) -> Ending:
     uses, closing = Counter[str](), Counter[str]()
     heads, head_closing = Counter[str](), Counter[str]()
     ends = [s for s in steps if s.last and s.finished]
@@ -243,7 +244,20 @@ def _ending(episodes: Sequence[LoggedEpisode], steps: Sequence[Logged], words_cl
         and s.reply
     ]
     others = [s.reply for s in steps if not s.last and s.reply]
-    return Ending(words_close, tools, find_marks(open_ends, others), plain, cap)
+    ending = Ending(words_close, tools, find_marks(open_ends, others), plain)
+    return replace(ending, cap=_cap(episodes, Domain(tools=specs, ending=ending)))
+
+
+def _cap(episodes: Sequence[LoggedEpisode], domain: Domain) -> int:
+    """The number of actions after which episodes are cut.
+
+    The length of the longest recordings, where three of them or more do not come to an end; else from the longest
+    that do (`cap_for`).
+    """
+    longest = max(len(e) for e in episodes)
+    if longest and sum(len(e) == longest and not domain.finishes(e) for e in episodes) >= MIN_CUT:
+        return longest
+    return cap_for(max([len(e) for e in episodes if len(e) and domain.finishes(e)] or [longest]))
 
 
 def _closes(uses: int, closing: int, ends: int) -> bool:

@@ -244,9 +244,9 @@ def read_action(text: str, domain: Domain) -> Action:
 
 def _read(episode: LoggedEpisode, id: str, domain: Domain) -> Iterator[tuple[Action, Reply]]:
     errors = frozenset(episode.errors)
-    last = len(episode) - 1
+    last = len(episode) - 1 if domain.finishes(episode) else None
     for i, (text, reply) in enumerate(zip(episode.actions, episode.replies, strict=True)):
-        done = episode.finished and i == last
+        done = i == last
         reward = episode.rewards[i] if episode.rewards else None
         yield read_action(text, domain), Reply(reply, i in errors, done, reward, "recorded", 1.0, id)
 

@@ -3,6 +3,7 @@
 What can be computed or looked up is; a model does the rest. The state is a JSON document:
 
     {"entities": {READER: {ID: [DOCUMENT, SHOWN_BY]}},      documents by the tool that reads them and their id
+     "missing":  {READER: {ID: true}},                      ids of which a tool said that there is no document
      "replies":  {CALL: {"text", "failed", "kind", "on"}},  what a call was answered, while nothing has changed it
      "written":  {KIND: [VALUE, ...]}}                      what was changed so far, and the values it was called with
 
@@ -11,9 +12,13 @@ It changes by merge patches (RFC 7386); a document stands in a list, since a pat
 The rules are learned from recordings and verified on those of other tasks; only rules that were right in 95% of their
 answers, in at least three held recordings, are used (`Evidence`). In the order in which they answer:
 
-    entity      a document that was read, or returned by a tool that wrote it, is what its reader returns
+    entity      a document that was read, listed, returned by a tool that wrote it, or changed by one, is what its
+                reader returns
     repeat      a call of a reading tool made again, with nothing written between, is answered as before
     refusal     a call that failed, made again with nothing written between, fails as before
+    effect      what a writing tool does to a document that is known: its reply is the patched document, a sentence, or
+                the error that the value of one field brings about
+    unknown     a tool called with an id of which a tool has said that there is no document
     arithmetic  the value of an expression
     constant    a tool that always says the same, and is told nothing that could be wrong (or always fails)
     shared      a reading tool's call, nothing written yet, that recordings of several tasks answer alike
@@ -29,10 +34,12 @@ from rlready.dream.base import Action, Moment, Reply, State
 from rlready.dream.domain import Domain, parse
 from rlready.dream.staterules.arithmetic import Sum
 from rlready.dream.staterules.documents import FORMS, Reader, merge_patch, parse_object
+from rlready.dream.staterules.effects import Effect, Unknown, fill
+from rlready.dream.staterules.harvest import Place, found, parse_json
 from rlready.dream.staterules.reads import leaves
 from rlready.experience.episode import LoggedEpisode
 
-RULES = ("entity", "repeat", "refusal", "arithmetic", "constant", "shared")
+RULES = ("entity", "repeat", "refusal", "effect", "unknown", "arithmetic", "constant", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,8 @@ class Evidence:
             never contradict), "read" (a kind changes nothing), "keep" (a writer leaves what a reader shows) or
             "persist" (what a writer's reply shows of a document still stands at the next look at it).
         kind: the kind of action it answers.
-        by: the writer, for "entity", "keep" and "persist"; "fails" for shared errors, which prove nothing of the calls
-            that do not fail; "" elsewhere.
+        by: the writer, for "entity", "keep" and "persist"; "writes" or "fails" for effects; "fails" for shared errors,
+            which prove nothing of the calls that do not fail; "" elsewhere.
         support: held steps for which it had an answer.
         recordings: held recordings in which it had one.
         accuracy: share of these answers that were the recorded ones, to the letter.
@@ -78,6 +85,9 @@ class StateRules:
         keeps: "writer reader same|apart": what a reader was told stands after that writer (see `reads.find_keeps`).
         readers: tools that read one document by id.
         views: tools whose replies are documents, to the reader of such documents.
+        holds: tools whose replies hold documents within, with the places and their readers (see `harvest`).
+        effects: what writing tools do to known documents.
+        unknown: what tools say of documents that there are not.
         sums: tools that calculate.
         constants: kinds that always say the same, as (text, failed).
         shared: calls that recordings of several tasks answer alike, as (text, failed).
@@ -90,6 +100,9 @@ class StateRules:
     keeps: frozenset[tuple[str, str, str]] = frozenset()
     readers: Mapping[str, Reader] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
+    holds: Mapping[str, tuple[tuple[Place, str], ...]] = field(default_factory=dict)
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    unknown: Mapping[str, Unknown] = field(default_factory=dict)
     sums: Mapping[str, Sum] = field(default_factory=dict)
     constants: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     shared: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
@@ -133,8 +146,7 @@ class StateRules:
         kind = self.kind(action)
         values = leaves(action.arguments) if action.arguments is not None else ()
         if reply.failed:
-            keep = self.confidence("refusal", kind, "") is not None
-            return {"replies": {action.text: _entry(reply, kind, values)}} if keep else {}
+            return self._refused(action, reply, kind, values)
         out: dict[str, Any] = {}
         if kind not in self.reads:
             self._forget(state, kind, values, out)
@@ -145,9 +157,13 @@ class StateRules:
             if document is not None:
                 reader = self.views[kind]
                 id = str(document[self.readers[reader].field])
-                out.setdefault("entities", {}).setdefault(reader, {})[id] = [document, kind]
+                self._know(out, reader, id, document, kind, state)
                 if kind == reader:
                     return out
+        elif kind in self.effects and action.arguments is not None:
+            self._change(state, action.arguments, reply, kind, out)
+        if kind in self.holds:
+            self._harvest(state, kind, reply.text, out)
         if kind in self.reads and kind not in self.constants and self.confidence("repeat", kind, "") is not None:
             out.setdefault("replies", {})[action.text] = _entry(reply, kind, values)
         return out
@@ -160,6 +176,55 @@ class StateRules:
             return None
         return document if isinstance(document[reader.field], (str, int)) else None
 
+    def _refused(self, action: Action, reply: Reply, kind: str, values: tuple[str, ...]) -> dict[str, Any]:
+        """The patch of a call that failed: it fails again; and the document that it names may be none."""
+        out: dict[str, Any] = {}
+        if self.confidence("refusal", kind, "") is not None:
+            out["replies"] = {action.text: _entry(reply, kind, values)}
+        none = self.unknown.get(kind)
+        arguments = action.arguments
+        if none is not None and arguments is not None and none.argument in arguments:
+            said = fill(none.text, arguments)
+            if said == reply.text:
+                out["missing"] = {none.reader: {str(arguments[none.argument]): True}}
+        return out
+
+    def _know(
+        self, out: dict[str, Any], reader: str, id: str, document: Mapping[str, Any], kind: str, state: State
+    ) -> None:
+        """Put into a patch that a document is known."""
+        out.setdefault("entities", {}).setdefault(reader, {})[id] = [document, kind]
+        if id in state.get("missing", {}).get(reader, ()):
+            out.setdefault("missing", {}).setdefault(reader, {})[id] = None
+
+    def _change(self, state: State, arguments: Mapping[str, Any], reply: Reply, kind: str, out: dict[str, Any]) -> None:
+        """Put into a patch what a tool that does not show the document has changed in it, where that is known."""
+        effect = self.effects[kind]
+        id = effect.id(arguments)
+        held = state.get("entities", {}).get(effect.reader, {}).get(id)
+        if held is None or id is None or self.confidence("entity", effect.reader, kind) is None:
+            return
+        said = effect.answer(held[0], arguments)
+        after = effect.after(held[0], arguments)
+        if after is not None and (said is None or said == (reply.text, False)):
+            self._know(out, effect.reader, id, after, kind, state)
+
+    def _harvest(self, state: State, kind: str, text: str, out: dict[str, Any]) -> None:
+        """Put into a patch the documents that a reply holds within, but for those that are known to be so."""
+        value = parse_json(text)
+        for place, name in self.holds[kind] if value is not None else ():
+            reader = self.readers[name]
+            if self.confidence("entity", name, kind) is None:
+                continue
+            known = state.get("entities", {}).get(name, {}) if kind in self.reads else {}
+            for document in found(value, place):
+                id = document.get(reader.field)
+                if type(id) not in (str, int) or not reader.like(document):
+                    continue
+                held = known.get(str(id))
+                if held is None or held[0] != document:
+                    self._know(out, name, str(id), document, kind, state)
+
     def _forget(self, state: State, kind: str, values: tuple[str, ...], out: dict[str, Any]) -> None:
         """Drop what a writer may have changed: all that no verified rule says it leaves alone."""
         touched = frozenset(values)
@@ -171,6 +236,10 @@ class StateRules:
             for id in documents:
                 if (kind, reader, "same" if id in touched else "apart") not in self.keeps:
                     out.setdefault("entities", {}).setdefault(reader, {})[id] = None
+        for reader, ids in state.get("missing", {}).items():
+            for id in ids:
+                if id in touched or (kind, reader, "apart") not in self.keeps:
+                    out.setdefault("missing", {}).setdefault(reader, {})[id] = None
 
     # ------------------------------------------------------------------ answers
 
@@ -199,6 +268,7 @@ class StateRules:
         said = state.get("replies", {}).get(action.text)
         if said is not None:
             yield ("refusal" if said["failed"] else "repeat"), "", said["text"], said["failed"]
+        yield from self._known_effects(state, kind, arguments)
         if kind in self.sums and arguments is not None:
             value = self.sums[kind].reply(arguments)
             if value is not None:
@@ -208,6 +278,23 @@ class StateRules:
         known = self.shared.get(action.text)
         if known is not None and self._untouched(state, kind, arguments):
             yield "shared", ("fails" if known[1] else ""), *known
+
+    def _known_effects(
+        self, state: State, kind: str, arguments: Mapping[str, Any] | None
+    ) -> Iterator[tuple[str, str, str, bool]]:
+        """What a call does to a document that is known, or known to be none."""
+        if arguments is None:
+            return
+        effect, none = self.effects.get(kind), self.unknown.get(kind)
+        if effect is not None and (id := effect.id(arguments)) is not None:
+            held = state.get("entities", {}).get(effect.reader, {}).get(id)
+            said = None if held is None else effect.answer(held[0], arguments)
+            if said is not None:
+                yield "effect", ("fails" if said[1] else "writes"), *said
+        if none is not None and str(arguments.get(none.argument)) in state.get("missing", {}).get(none.reader, ()):
+            text = fill(none.text, arguments)
+            if text is not None:
+                yield "unknown", "", text, True
 
     def _untouched(self, state: State, kind: str, arguments: Mapping[str, Any] | None) -> bool:
         """Whether nothing was written that may have changed what a call reads."""
@@ -235,6 +322,9 @@ class StateRules:
             "keeps": sorted(map(list, self.keeps)),
             "readers": {kind: asdict(reader) for kind, reader in self.readers.items()},
             "views": dict(self.views),
+            "holds": {kind: [[list(place), reader] for place, reader in held] for kind, held in self.holds.items()},
+            "effects": {kind: effect.to_json() for kind, effect in self.effects.items()},
+            "unknown": {kind: asdict(value) for kind, value in self.unknown.items()},
             "sums": {kind: asdict(value) for kind, value in self.sums.items()},
             "constants": {kind: list(value) for kind, value in self.constants.items()},
             "shared": {text: list(value) for text, value in self.shared.items()},
@@ -254,6 +344,9 @@ class StateRules:
                 k: Reader(v["argument"], v["field"], v["form"], tuple(v["keys"])) for k, v in record["readers"].items()
             },
             views=dict(record["views"]),
+            holds={k: tuple((tuple(place), reader) for place, reader in v) for k, v in record["holds"].items()},
+            effects={k: Effect.from_json(v) for k, v in record["effects"].items()},
+            unknown={k: Unknown(**v) for k, v in record["unknown"].items()},
             sums={
                 k: Sum(**{**v, "arguments": tuple(v["arguments"]), "forms": tuple(v["forms"])}) for k, v in sums.items()
             },

@@ -18,6 +18,8 @@ from rlready.dream.domain import Domain, parse
 from rlready.dream.state import Evidence, StateRules
 from rlready.dream.staterules.arithmetic import learn_sum
 from rlready.dream.staterules.documents import Reader, learn_reader, parse_object
+from rlready.dream.staterules.harvest import Place, learn_places
+from rlready.dream.staterules.learn_effects import learn_effects, unknown_of_readers
 from rlready.dream.staterules.reads import (
     MIN_RECORDINGS,
     Pair,
@@ -80,7 +82,7 @@ def learn(episodes: Sequence[LoggedEpisode], domain: Domain) -> StateRules:
             direct.add(tally)
     proof = [_judge(key, tally) for key, tally in sorted(tallies.items())]
     allowed = {e.key: e.accuracy for e in proof if e.used}
-    pooled = [_judge(key, tally) for key, tally in sorted(_pool(tallies, plain).items())]
+    pooled = [_judge(key, tally) for key, tally in sorted(_pool(tallies, looks).items())]
     for e in (e for e in pooled if e.used):
         for kind, by in _pairs_of(e, looks):
             own = tallies.get((e.rule, kind, by))
@@ -127,12 +129,16 @@ def _play(episodes: Sequence[LoggedEpisode], plain: bool) -> list[Played]:
 # ---------------------------------------------------------------------- learning
 
 
-def _pool(tallies: Mapping[tuple[str, str, str], _Tally], plain: bool) -> dict[tuple[str, str, str], _Tally]:
+def _pool(tallies: Mapping[tuple[str, str, str], _Tally], looks: _Looks) -> dict[tuple[str, str, str], _Tally]:
     """The rules that are no tool's own, counted over all tools. What is said twice is left out."""
     out: dict[tuple[str, str, str], _Tally] = defaultdict(_Tally)
     for (rule, kind, by), tally in sorted(tallies.items()):
-        if rule in ("entity", "repeat", "refusal", "shared") and (plain or kind != "say"):
-            out[rule, "*", by if rule == "shared" else ""].add(tally)
+        if kind == "say" and not looks.plain:
+            continue
+        if rule in ("repeat", "refusal", "unknown") or (rule == "entity" and by in looks.views):
+            out[rule, "*", ""].add(tally)
+        elif rule == "shared" or (rule == "effect" and by == "fails"):  # what one tool writes proves nothing of another
+            out[rule, "*", by].add(tally)
     return out
 
 
@@ -140,7 +146,7 @@ def _pairs_of(pooled: Evidence, looks: _Looks) -> list[tuple[str, str]]:
     """The (kind, writer) pairs that a rule counted over all tools may speak for."""
     if pooled.rule == "entity":
         return sorted((reader, by) for by, reader in looks.views.items())
-    kinds = looks.support if pooled.rule == "refusal" else looks.reads
+    kinds = looks.reads if pooled.rule in ("repeat", "shared") else looks.support
     return sorted((kind, pooled.by) for kind in kinds if looks.plain or kind != "say")
 
 
@@ -154,6 +160,7 @@ class _Looks:
     keeps: Mapping[tuple[str, str, str], Support]
     readers: Mapping[str, Reader]
     views: Mapping[str, str]
+    holds: Mapping[str, tuple[tuple[Place, str], ...]]
 
 
 Calls = Mapping[str, Sequence[tuple[Mapping[str, object], str]]]
@@ -183,7 +190,8 @@ def _look(played: Sequence[Played], plain: bool) -> _Looks:
         pairs = [pair for pair in pairs if pair.reader != "say"]
     reads, support = find_reads(pairs, kinds, find_writers(pairs, kinds))
     readers = {kind: reader for kind, reader in readers.items() if kind in reads}
-    return _Looks(plain, reads, support, find_keeps(pairs, reads), readers, _views(calls, readers))
+    views = _views(calls, readers)
+    return _Looks(plain, reads, support, find_keeps(pairs, reads), readers, views, learn_places(calls, readers))
 
 
 def _fit(played: Sequence[Played], looks: _Looks) -> StateRules:
@@ -206,17 +214,38 @@ def _fit(played: Sequence[Played], looks: _Looks) -> StateRules:
     for kind, n in naming.items():
         if n > (1 - RIGHT) * heard[kind].total():
             del constants[kind]
-    return StateRules(
+    rules = StateRules(
         plain=looks.plain,
         reads=looks.reads,
-        keeps=frozenset(key for key, s in looks.keeps.items() if _holds(s)),
+        keeps=frozenset(key for key, s in looks.keeps.items() if _holds(s)) | _apart(looks),
         readers=looks.readers,
         views=looks.views,
+        holds=looks.holds,
         sums={kind: found for kind, seen in calls.items() if (found := learn_sum(seen)) is not None},
         constants=constants,
         shared=_shared(played, looks.reads),
         allowed=None,
     )
+    steps = ((p.number, *step) for p in played for step in p.steps)
+    rules = replace(rules, unknown=unknown_of_readers(steps, rules))
+    effects, unknown = learn_effects([(p.number, p.steps) for p in played], rules)
+    return replace(rules, effects=effects, unknown=unknown)
+
+
+def _apart(looks: _Looks) -> frozenset[tuple[str, str, str]]:
+    """Tools that show the document which they write, and so far left others of its kind as they were.
+
+    Counted over all such tools of a reader; a tool that was once seen to change another document is left out.
+    """
+    out = set()
+    for reader in looks.readers:
+        keys = [(kind, reader, "apart") for kind, of in looks.views.items() if of == reader and kind != reader]
+        seen = [(key, looks.keeps[key]) for key in keys if key in looks.keeps]
+        support = Support(*(sum(getattr(s, name) for _, s in seen) for name in ("agree", "pairs", "recordings")))
+        if seen and _holds(support):
+            broken = {key for key, s in seen if s.agree < s.pairs}
+            out.update(key for key in keys if key not in broken)
+    return frozenset(out)
 
 
 def _names(action: Action, plain: bool) -> bool:
