@@ -183,15 +183,20 @@ async def in_process(factory: EnvFactory, tasks: TaskSet, plan: Plan) -> dict[st
     return {"wall": time.perf_counter() - began, "seen": seen, "origins": dict(origins)}
 
 
-async def served(url: str, plan: Plan) -> dict[str, Any]:
-    """One round through the public client."""
+async def connect(url: str) -> list[Any]:
+    """As many public clients as there are episodes at once."""
     from openenv.core.generic_client import GenericEnvClient
 
-    clients = [GenericEnvClient(base_url=url) for _ in plan]
+    clients = [GenericEnvClient(base_url=url) for _ in range(AT_ONCE)]
     for client in clients:
         await client.connect()
+    return clients
 
-    async def episode(client: GenericEnvClient, task: str, seed: int, actions: list[str]) -> list[str]:
+
+async def served(clients: list[Any], plan: Plan) -> dict[str, Any]:
+    """One round through the public client."""
+
+    async def episode(client: Any, task: str, seed: int, actions: list[str]) -> list[str]:
         seen = [(await client.reset(task=task, seed=seed)).observation["text"]]
         for action in actions:
             result = await client.step({"text": action})
@@ -202,10 +207,7 @@ async def served(url: str, plan: Plan) -> dict[str, Any]:
 
     began = time.perf_counter()
     seen = await asyncio.gather(*(episode(c, *each) for c, each in zip(clients, plan, strict=True)))
-    wall = time.perf_counter() - began
-    for client in clients:
-        await client.close()
-    return {"wall": wall, "seen": seen}
+    return {"wall": time.perf_counter() - began, "seen": seen}
 
 
 def side(kind: str, name: str, folder: Path) -> None:
@@ -239,15 +241,18 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     server, hello = start("server", name, folder)
     assert local.stdin is not None and local.stdout is not None
     loop = asyncio.new_event_loop()
+    clients = loop.run_until_complete(connect(hello["url"]))
     pairs: list[dict[str, float]] = []
     origins: dict[str, int] = {}
     try:
         for index in range(rounds + 1):
+            alone = cpu(local.pid)
             local.stdin.write("go\n")
             local.stdin.flush()
             ours = json.loads(local.stdout.readline())
+            alone = cpu(local.pid) - alone
             before = cpu(server.pid), time.process_time()
-            theirs = loop.run_until_complete(served(hello["url"], hello["plan"]))
+            theirs = loop.run_until_complete(served(clients, hello["plan"]))
             after = cpu(server.pid), time.process_time()
             if theirs["seen"] != ours["seen"]:
                 raise SystemExit(f"{name}: the served episodes differ from those in process.")
@@ -258,11 +263,14 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
                     {
                         "in process": steps / ours["wall"],
                         "served": steps / theirs["wall"],
+                        "alone": alone / steps,
                         "server": (after[0] - before[0]) / steps,
                         "client": (after[1] - before[1]) / steps,
                     }
                 )
     finally:
+        for client in clients:
+            loop.run_until_complete(client.close())
         local.stdin.close()
         server.terminate()
         local.wait(timeout=30)
@@ -277,7 +285,10 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
         "share": statistics.median(ratios),
         "shares": [min(ratios), max(ratios)],
         "added microseconds a step": 1e6 * (1 / middle["served"] - 1 / middle["in process"]),
-        "processor microseconds a step": {side: 1e6 * middle[side] for side in ("server", "client")},
+        "processor microseconds a step": {
+            "in process" if side == "alone" else side: 1e6 * middle[side] for side in ("alone", "server", "client")
+        },
+        "share by processor time": middle["alone"] / middle["server"],
         "answered by": {origin: n / total for origin, n in sorted(origins.items()) if origin},
     }
 
