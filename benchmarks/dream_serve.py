@@ -172,7 +172,8 @@ async def in_process(factory: EnvFactory, tasks: TaskSet, plan: Plan) -> dict[st
         for action in actions:
             step = await env.step(action)
             origins[str(step.info.get("origin", ""))] += 1
-            seen.append(step.observation.messages[-1].text)
+            last = step.observation.messages[-1]
+            seen.append("" if last.role == "assistant" else last.text)
             if step.terminated or step.truncated:
                 break
         await env.close()

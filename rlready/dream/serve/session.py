@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlready.dream.serve.limits import Refusal
@@ -168,8 +169,7 @@ class Session:
                 self._abandon(before)
         self._work = work
         waiter = self._wait(work, request, answer)
-        work.task = self.book.loop.create_task(self._carry_out(work))
-        work.task.add_done_callback(lambda _: work.release())
+        self.book.assembly.join(partial(self._begin, work))
         return waiter
 
     async def ask(self, request: Request) -> bytes:
@@ -214,6 +214,13 @@ class Session:
         self._trajectory = None
         self._answers.clear()
         self._writer = Writer()
+
+    def _begin(self, work: Work) -> None:
+        if work.dropped:
+            work.release()
+            return
+        work.task = self.book.loop.create_task(self._carry_out(work))
+        work.task.add_done_callback(lambda _: work.release())
 
     def _check(self, request: Step, work: Work | None) -> None:
         if work is not None and work.outcome is None:
@@ -269,6 +276,7 @@ class Session:
             what = "It is still being worked on: repeat it (same request_id or action) to get the reply."
         else:
             what = "It was still waiting in the queue; nothing was done. The server is busy: try again."
+            work.dropped = True
             if work.task is not None:
                 work.task.cancel()
             self._work = None
@@ -280,9 +288,10 @@ class Session:
 
     def _abandon(self, work: Work, why: Refusal | None = None) -> None:
         """Stop carrying out what a reset or the session's end overtakes; the environment is then in no known state."""
-        if work.outcome is None and work.task is not None:
+        if work.outcome is None:
             work.dropped = True
-            work.task.cancel()
+            if work.task is not None:
+                work.task.cancel()
             self._leave(work.task)
         refusal = why or Refusal("CANCELLED", f"Request {work.id} was overtaken by a reset.", request_id=work.id)
         for waiter in work.waiters:
@@ -311,7 +320,9 @@ class Session:
             words = f"The environment failed: {type(error).__name__}: {error}"
             outcome = Refusal("EXECUTION_ERROR", words, request_id=work.id)
         work.release()
-        book.seconds.append(book.loop.time() - began)
+        seconds = book.loop.time() - began
+        book.seconds.append(seconds)
+        book.assembly.took(seconds)
         if work.dropped:  # it let itself not be cancelled, but nobody waits any more
             return
         self._finish(work, outcome)

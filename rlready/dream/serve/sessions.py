@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from rlready.dream.serve.assembly import Assembly
 from rlready.dream.serve.limits import Limits, Refusal
 from rlready.dream.serve.session import Session
 from rlready.dream.serve.wire import Reset
@@ -97,6 +98,7 @@ class Sessions:
     Attributes:
         limits: what is allowed.
         gate: whose turn it is.
+        assembly: lets steps begin together.
         open_now: by id.
         connections: WebSockets.
     """
@@ -138,6 +140,7 @@ class Sessions:
         """Bind to the running loop, and begin to look for idle sessions."""
         self.loop = asyncio.get_running_loop()
         self.began = self.loop.time()
+        self.assembly = Assembly(self.loop, self._all_in)
         self._reaper = self.loop.create_task(self._reap())
 
     async def close(self) -> None:
@@ -263,6 +266,9 @@ class Sessions:
                 "up": self.loop.time() - self.began,
             },
         }
+
+    def _all_in(self) -> bool:
+        return self.gate.working + len(self.gate.waiting) >= len(self.open_now)
 
     def _until_free(self) -> int:
         oldest = min((s.touched for s in self.open_now.values() if not s.awaited), default=None)

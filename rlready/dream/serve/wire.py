@@ -14,7 +14,7 @@ An action is `{"text": "..."}`, what a policy would write, or `{"tool": "...", "
 
 What comes back is openenv-core's `{"observation", "reward", "done"}` and `request_id`, with these observations:
 
-    text        text of the latest message
+    text        what came back: text of the latest message; "" where the episode ended without a word
     messages    the context, messages as `Message.to_json`
     start       how many messages of the context were left out since the client has them (0 unless `messages="new"`)
     actions     the admissible actions, where they are known
@@ -194,7 +194,7 @@ class Writer:
         start = min(same, self._sent) if self.only_new else 0
         self._sent = len(known)
         observation = {
-            "text": messages[-1].text if messages else "",
+            "text": messages[-1].text if messages and messages[-1].role != "assistant" else "",
             "messages": [encoded for _, encoded in known[start:]],
             "start": start,
             "actions": actions,

@@ -18,6 +18,7 @@ import pytest
 from openenv.core.generic_client import GenericEnvClient
 
 from rlready.dream.serve import Limits, Server, as_gymnasium
+from rlready.dream.serve.assembly import Assembly
 from rlready.dream.serve.sessions import Gate, Sessions
 from rlready.dream.serve.wire import Reset, Step
 from rlready.errors import UserError
@@ -200,6 +201,47 @@ def test_a_place_at_the_gate_is_never_lost() -> None:
         assert third.done() and gate.working == 1
         gate.give_back(third)  # was let in and gave up before it began
         assert gate.working == 0
+
+    asyncio.run(run())
+
+
+def test_slow_steps_begin_together_and_quick_ones_at_once() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        begun: list[tuple[str, float]] = []
+        here = set[str]()
+        everybody = {"a", "b", "c"}
+        assembly = Assembly(loop, lambda: here == everybody)
+
+        def join(name: str) -> None:
+            here.add(name)
+            assembly.join(lambda: begun.append((name, loop.time())))
+
+        join("a")
+        assert [name for name, _ in begun] == ["a"]  # nothing is known to be slow
+        for _ in range(200):
+            assembly.took(0.1)
+        begun.clear()
+        here.clear()
+        join("a")
+        await asyncio.sleep(0)
+        join("b")
+        assert not begun
+        join("c")  # the last one
+        assert [name for name, _ in begun] == ["a", "b", "c"]
+        begun.clear()
+        here.clear()
+        asked = loop.time()
+        join("a")  # alone: the others do not come
+        await asyncio.sleep(0.05)
+        assert [name for name, _ in begun] == ["a"] and begun[0][1] - asked < 0.1 / 5 + 0.02
+        begun.clear()
+        here.clear()
+        ends = loop.time() + 0.06
+        while loop.time() < ends:  # somebody comes all the time, and the first must not wait for ever
+            join("a")
+            await asyncio.sleep(0.001)
+        assert begun[0][1] < ends
 
     asyncio.run(run())
 
