@@ -15,6 +15,7 @@ from rlready.dream.measure.curve import learning_curve, some
 from rlready.dream.measure.errors import one_step_errors
 from rlready.dream.measure.open_loop import compare
 from rlready.dream.measure.quality import quality
+from rlready.dream.measure.splice import spliced
 from rlready.dream.measure.verdict import Economics, Supply, decide
 from rlready.dream.measure.walk import looks_failed
 from rlready.dream.report import DreamReport
@@ -25,6 +26,7 @@ from rlready.experience.episode import LoggedEpisode
 from rlready.rollout.gather import together
 from rlready.types import Task
 
+_SPLICED = 200
 Part = Callable[[str, int, int], None]
 """Called with (what is being measured, done, total)."""
 
@@ -107,8 +109,12 @@ async def measure_gym(
     closed = None
     if real is not None:
         tasks = dict(real_tasks or {})
+        judgeable = gym.reward_source in ("model", "both")  # others know nothing of held-out tasks
+        mixed = await dream_of(env, gym, spliced(gym, _SPLICED, seed), seed=seed)
         ours = [
-            Dreamt("recorded actions", tasks.get(e.task_id) or gym.task(e.task_id, e.instruction), e) for e in dreamt
+            Dreamt(label, tasks.get(e.task_id) or gym.task(e.task_id, e.instruction), e)
+            for label, played_ in (("recorded actions", dreamt if judgeable else []), ("spliced actions", mixed))
+            for e in played_
         ]
         closed = await replay_dreams(
             real,
