@@ -199,10 +199,19 @@ class Library:
 
     # ------------------------------------------------------------------ counts
 
+    def judged(self, id: str) -> bool:
+        """Whether a recording came to an end and was judged, so that verdicts can be learned from it.
+
+        Raises:
+            KeyError: there is no such recording.
+        """
+        episode = self.episodes[id]
+        return episode.judged and len(episode) > 0 and self.domain.finishes(episode)
+
     @property
     def base_rate(self) -> float:
         """Share of successes among the judged, finished recordings; one half where there are none."""
-        judged = [e.success for e in self.episodes.values() if e.judged and e.finished]
+        judged = [e.success for id, e in self.episodes.items() if self.judged(id)]
         return sum(judged) / len(judged) if judged else 0.5
 
     def kinds(self) -> Counter[str]:

@@ -35,7 +35,7 @@ class NearestTransition:
                 self._place.setdefault((id, case.state, case.reply), t)
                 cases.append(case)
             self._steps.add(cases)
-            if episode.judged and episode.finished:
+            if library.judged(id):
                 end = _all(episode.instruction, steps)
                 self._ends.add([Case(end, "", f"{episode.success:d}", id, episode.task_id)])
 

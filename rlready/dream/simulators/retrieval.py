@@ -102,7 +102,7 @@ class Retrieval:
             cases[bool(action.tool)].append(StepCase(text, action.kind, told, id, episode.task_id, episode.source, t))
         self._calls.add(cases[True])
         self._says.add(cases[False])
-        if episode.judged and episode.finished:
+        if self.library.judged(id):
             end = self._end(episode.instruction, steps)
             self._ends.add([Case(end, "end", f"{episode.success:d}{PART}{id}", id, episode.task_id)])
 

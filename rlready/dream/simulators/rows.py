@@ -103,8 +103,8 @@ class RowWriter:
 
     def _verdicts(self, ids: Iterable[str], replies: float) -> Iterator[Row]:
         """Two rows for each judged, finished recording; the rarer verdict weighs more, at most four times."""
-        share, all_of = self.judge_share, self.library.episodes
-        judged = [id for id in ids if all_of[id].judged and all_of[id].finished and len(all_of[id])]
+        share = self.judge_share
+        judged = [id for id in ids if self.library.judged(id)]
         won = sum(self.library.episodes[id].success for id in judged)
         for id in judged:
             episode = self.library.episodes[id]

@@ -39,8 +39,13 @@ def test_steps_are_parsed_and_carry_errors_rewards_and_the_end() -> None:
     assert [r.done for r in (first, second, last)] == [False, False, True]
     assert [r.reward for r in (first, second, last)] == [0.0, -1.0, 1.0]
     assert first.note == episode_id(e) and first.origin == "recorded"
-    cut = episode([LOOK, "done"], ["3 apples left", ""], finished=False)
-    assert not library(cut).steps(episode_id(cut))[1][1].done
+    cut = episode([LOOK], ["3 apples left"], finished=False)
+    assert not library(cut).steps(episode_id(cut))[0][1].done and not library(cut).judged(episode_id(cut))
+    closed = episode([LOOK, "done"], ["3 apples left", ""], finished=False)  # words end an episode here
+    assert library(closed).steps(episode_id(closed))[1][1].done and library(closed).judged(episode_id(closed))
+    unjudged = episode([LOOK, "done"], ["3 apples left", ""], judged=False)
+    assert not library(unjudged).judged(episode_id(unjudged))
+    assert library(unjudged, cut).base_rate == 0.5 and library(unjudged, closed).base_rate == 1.0
 
 
 def test_facts_end_at_the_first_change_that_worked() -> None:
