@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 from rlready.dream.base import Action, Reply
 from rlready.dream.domain import Domain, Ending, ToolSpec, call_text, head_of, parse
 from rlready.dream.domain_learn import find_marks
+from rlready.dream.library import Library
+from rlready.dream.state import StateRules
 from rlready.errors import UserError
 from tests.dream.logs_of_tools import TAU, airline, episode, play
 
@@ -194,6 +197,44 @@ def test_closing_tools_and_marks():
     assert domain.closes(Action("words"), Reply("bye! ##END##")) and not domain.closes(Action("words"), Reply("go on"))
 
 
+@pytest.mark.parametrize(
+    ("lengths", "cap"),
+    [
+        ([6, 6, 6, -3, -6], 6),  # minus: came to its own end
+        ([6, 6, -3, -4], 6),  # two cut runs are too few: half as many again as 4
+        ([6, 6, -4, -5], 8),
+        ([6, 6, 6, -7], 11),  # one run is longer
+        ([6, 6, 6, 7], 11),  # nothing ends by itself: from the longest
+        ([5, 5, 5], 5),
+    ],
+)
+def test_the_cap_is_where_runs_were_cut(lengths, cap):
+    runs = []
+    for i, n in enumerate(lengths):
+        steps = [(call_text("get", {"i": i, "t": t}), "{}") for t in range(abs(n))]
+        if n < 0:
+            steps[-1] = ("Done.", "")
+        runs.append(episode(f"t{i}", steps, finished=n < 0))
+    assert Domain.learn(runs).ending.cap == cap
+
+
+def test_runs_that_a_closing_tool_ends_were_not_cut():
+    runs = [
+        episode(
+            f"t{i}", [(call_text("get", {"i": i, "t": t}), "{}") for t in range(3)] + [(call_text("bye", {}), "ok")]
+        )
+        for i in range(8)
+    ]
+    runs = [replace(e, finished=i % 2 == 0) for i, e in enumerate(runs)]
+    domain = Domain.learn(runs)
+    assert domain.ending.tools == ("bye",) and domain.ending.cap == 6 and all(map(domain.finishes, runs))
+    library = Library(runs, domain, StateRules())
+    assert all([r.done for _, r in library.steps(id)] == [False, False, False, True] for id in library)
+    cut = replace(runs[1], actions=runs[1].actions[:3], replies=runs[1].replies[:3])
+    library = Library([cut], domain, StateRules())
+    assert not any(r.done for id in library for _, r in library.steps(id))
+
+
 def test_marks_need_support_and_stand_nowhere_else():
     last = [f"You have won after {i} steps." for i in range(8)] + [f"You have lost after {i} steps." for i in range(8)]
     assert find_marks(last, ["You see a door.", "You have a key."]) != ()
@@ -263,8 +304,6 @@ def test_the_template_is_that_of_the_tool_environment(shop):
 def test_fingerprint_and_json(shop):
     again = Domain.from_json(json.loads(json.dumps(shop.to_json())))
     assert again == shop and again.fingerprint == shop.fingerprint
-    from dataclasses import replace
-
     for other in (
         replace(shop, rules="Be brief."),
         replace(shop, says=True),

@@ -184,13 +184,15 @@ def _look(played: Sequence[Played], plain: bool) -> _Looks:
         for kind, seen in calls.items()
         if verb(kind) != "write" and (reader := learn_reader(seen)) is not None
     }
-    views = _views(calls, readers)
-    pairs = [pair for p in played for pair in _pairs(p, readers, views)]
-    if not plain:  # what is said twice is no look at anything
-        pairs = [pair for pair in pairs if pair.reader != "say"]
-    reads, support = find_reads(pairs, kinds, find_writers(pairs, kinds))
-    readers = {kind: reader for kind, reader in readers.items() if kind in reads}
-    views = _views(calls, readers)
+    while True:  # a tool that proves to write is no reader; what it shows was written, and the count begins again
+        views = _views(calls, readers)
+        pairs = [pair for p in played for pair in _pairs(p, readers, views)]
+        if not plain:  # what is said twice is no look at anything
+            pairs = [pair for pair in pairs if pair.reader != "say"]
+        reads, support = find_reads(pairs, kinds, find_writers(pairs, kinds))
+        if readers.keys() <= reads:
+            break
+        readers = {kind: reader for kind, reader in readers.items() if kind in reads}
     return _Looks(plain, reads, support, find_keeps(pairs, reads), readers, views, learn_places(calls, readers))
 
 
@@ -237,7 +239,7 @@ def _apart(looks: _Looks) -> frozenset[tuple[str, str, str]]:
 
     Counted over all such tools of a reader; a tool that was once seen to change another document is left out.
     """
-    out = set()
+    out: set[tuple[str, str, str]] = set()
     for reader in looks.readers:
         keys = [(kind, reader, "apart") for kind, of in looks.views.items() if of == reader and kind != reader]
         seen = [(key, looks.keeps[key]) for key in keys if key in looks.keeps]

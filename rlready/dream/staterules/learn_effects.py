@@ -178,8 +178,8 @@ def _named(episodes: Sequence[Episode], rules: StateRules) -> dict[str, str]:
             hits[kind].update(name for name, value in action.arguments.items() if same(value, document[field]))
     out = {}
     for kind, names in hits.items():
-        name, n = max(names.items(), key=lambda item: (item[1], item[0]))
-        if n >= RIGHT * total[kind]:
+        name, n = max(names.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+        if n and n >= RIGHT * total[kind]:
             out[kind] = name
     return out
 
@@ -233,12 +233,12 @@ def _effect(
     blank = Effect(reader, argument, shows, form)
     score, best = _cases(samples, blank)
     fields = _fields(samples, rules.readers[reader].field)
-    if best.cases and not best.cases[""].failed:
-        own = {change.path for change in best.cases[""].changes or () if not change.source}
+    if best.cases and best.cases[""].changes:
+        own = {change.path for change in best.cases[""].changes if not change.source and change.value is not None}
         for path in fields:
             if path in own:
                 found = _cases(samples, replace(blank, decides=path))
-                if found[0] >= 0.8 * score:
+                if found[0] >= 0.8 * score and all(o.changes is not None for o in found[1].cases.values()):
                     return found
     if score < len(samples):
         for path in fields:

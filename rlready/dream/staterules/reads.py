@@ -23,7 +23,7 @@ _WRITING = """
     update cancel book delete create set send add remove modify transfer exchange return pay buy place submit
     write move put insert drop post apply edit change reset start stop open close save upload purchase order
     approve reject assign register refund charge schedule reschedule toggle enable disable take give go click
-    type press rm mv cp mkdir touch execute exec run patch commit push merge reply comment rename
+    replace escalate type press rm mv cp mkdir touch execute exec run patch commit push merge reply comment rename
 """
 READING, WRITING = frozenset(_READING.split()), frozenset(_WRITING.split())
 TOLERATED = 0.05
@@ -93,22 +93,23 @@ class Support:
 def find_writers(pairs: Sequence[Pair], kinds: Iterable[str]) -> frozenset[str]:
     """The kinds that are blamed for pairs that differ, and those whose names are verbs of writing.
 
-    A look is blamed for its own difference only where nothing else stood between.
+    A look is blamed for its own difference only where nothing else stood between; a kind whose name is a verb of
+    reading only once no other kind is suspected.
     """
     writers = {kind for kind in kinds if verb(kind) == "write"}
-    grouped = Counter((p.between - {p.reader} or frozenset({p.reader}), p.agree) for p in pairs)
+    grouped = Counter((p.between - {p.reader} or frozenset({p.reader}), p.reader, p.agree) for p in pairs)
     while True:
         bad: Counter[str] = Counter()
         total: Counter[str] = Counter()
-        for (around, agree), n in grouped.items():
-            if not around & writers:
+        for (around, reader, agree), n in grouped.items():
+            if reader not in writers and not around & writers:
                 for kind in around:
                     total[kind] += n
                     bad[kind] += 0 if agree else n
         guilty = [kind for kind, n in bad.items() if n > TOLERATED * total[kind]]
         if not guilty:
             return frozenset(writers)
-        writers.add(max(guilty, key=lambda kind: (bad[kind] ** 2 / total[kind], kind)))
+        writers.add(max(guilty, key=lambda kind: (verb(kind) != "read", bad[kind] ** 2 / total[kind], kind)))
 
 
 def find_reads(
