@@ -1,6 +1,7 @@
 """The clipped policy gradient that most algorithms are a `credit` of.
 
     L = mean of -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)  +  kl x mean of KL  -  entropy x mean of H
+        + observe x mean of -log pi(reply)
 
 with r = pi / pi_old and pi_old the behaviour policy, as sampled (temperature, truncation and masks included). The
 formulas and their sources stand in `streams`; what a mean is over, in `base`.
@@ -24,10 +25,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from rlready.algorithms.base import Algorithm, run_mean
+from rlready.algorithms.base import Algorithm, denominators, run_mean
 from rlready.algorithms.streams import LOG_RATIO_BOUND, Estimator, Importance, kl_loss, kl_value, log_ratio, surrogate
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Loss, Outputs, Policy, require_learner
+from rlready.rollout.compile import OBSERVE
 from rlready.types import Row
 
 
@@ -46,6 +48,10 @@ class PolicyGradient(Algorithm):
             stale or came from another engine (Yao et al. 2025, "truncated importance sampling"; cf. decoupled PPO,
             arXiv 2110.00641). pi_start is the learner's own policy at the start of the update, which then takes
             pi_old's place in the clipped ratio. None: off. It costs one more forward pass.
+        observe: coefficient of the cross-entropy on the environment's replies, so that the policy learns to predict
+            what its actions lead to (ECHO, arXiv 2605.24517; 0.05 there); 0 is off. Its mean is its own: over the
+            replies' tokens where the policy's is over tokens or "constant", else by row or trajectory as the policy's.
+            Rows whose advantages are all 0 are then run for it.
     """
 
     clip_low: float | None = 0.2
@@ -56,6 +62,7 @@ class PolicyGradient(Algorithm):
     kl_estimator: Estimator = "k3"
     entropy: float = 0.0
     correction: float | None = None
+    observe: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -71,14 +78,15 @@ class PolicyGradient(Algorithm):
             raise UserError(f'{name}: kl_estimator="{self.kl_estimator}" is unknown; choose k1, k2 or k3.')
         if self.dual_clip is not None and self.dual_clip <= 1:
             raise UserError(f"{name}: dual_clip={self.dual_clip} must be above 1 (3 is usual), or None.")
-        for field in ("clip_low", "clip_high", "correction", "kl"):
+        for field in ("clip_low", "clip_high", "correction", "kl", "observe"):
             if (getattr(self, field) or 0.0) < 0:
                 raise UserError(f"{name}: {field}={getattr(self, field)} must not be negative.")
 
     @property
     def streams(self) -> tuple[str, ...]:
         """Policy, and those whose coefficient is not 0."""
-        return ("policy", *(["kl"] if self.kl else []), *(["entropy"] if self.entropy else []))
+        more = {"kl": self.kl, "entropy": self.entropy, OBSERVE: self.observe}
+        return ("policy", *(name for name, coefficient in more.items() if coefficient))
 
     @property
     def needs_entropy(self) -> bool:
@@ -95,7 +103,7 @@ class PolicyGradient(Algorithm):
         return self.streams != ("policy",) or bool(np.any(row.advantage * row.weights["policy"]))
 
     def terms(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
-        """Per-token losses of the streams policy, kl and entropy."""
+        """Per-token losses of the streams policy, kl, entropy and observe."""
         # Columns are masked before the formulas: a nan outside the mask would turn a gradient of 0 into nan.
         mask = batch.weights["policy"] > 0
         advantage = torch.where(mask, batch.advantage, 0.0)
@@ -110,6 +118,15 @@ class PolicyGradient(Algorithm):
         if self.entropy:
             assert outputs.entropy is not None
             out["entropy"] = -self.entropy * outputs.entropy
+        if self.observe:
+            out[OBSERVE] = -self.observe * outputs.logprobs
+        return out
+
+    def weigh(self, rows: Sequence[Row]) -> dict[str, float]:
+        """As `Algorithm.weigh`; a "constant", which is a length of completions, says nothing of replies."""
+        out = super().weigh(rows)
+        if self.observe and self.average == "constant":
+            out[OBSERVE] = denominators(rows, "token", 1.0)[OBSERVE]
         return out
 
     def loss(self, outputs: Outputs, batch: Batch) -> Loss:
@@ -132,6 +149,8 @@ class PolicyGradient(Algorithm):
                 "kl/behaviour": run_mean("policy", ratio - 1 - log_r, batch),
                 "entropy": run_mean("policy", entropy, batch),
             }
+            if self.observe:
+                result.metrics["observe/nll"] = run_mean(OBSERVE, -outputs.logprobs, batch)
             if outputs.reference is not None:
                 value = kl_value(outputs.logprobs, outputs.reference, self.kl_estimator)
                 result.metrics["kl/reference"] = run_mean("policy", value, batch)

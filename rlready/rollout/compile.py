@@ -13,6 +13,11 @@ a new row starts:
 
 So none of them needs a mode. Every trainable sampled token is trained exactly once; `shared="every"` is the one
 exception, where each branch trains the turns it shares again.
+
+The stream "observe" is the one that weighs context rather than completions: what a trainable turn saw anew after its
+parent's completion, that is the environment's reply with the dialect's own tokens around it (ECHO, arXiv 2605.24517).
+A first prompt and a rewritten context weigh nothing in it. Where several turns continue a parent with the same reply,
+it is weighed in the first one's row alone.
 """
 
 from __future__ import annotations
@@ -28,6 +33,9 @@ from rlready.types import FloatArray, Group, IntArray, Row, Trajectory, Turn
 
 Shared = Literal["once", "every"]
 
+OBSERVE = "observe"
+"""The stream on the environment's replies."""
+
 
 class CompileError(UserError, ValueError):
     """A turn cannot be trained on; the message names it and says what to do."""
@@ -40,7 +48,8 @@ def compile_groups(
 
     Args:
         groups: excluded trajectories in them are left out, but keep their index.
-        streams: loss streams; each gets weight 1 on every trainable completion token.
+        streams: loss streams; each gets weight 1 on every trainable completion token, but "observe" on the replies
+            that trainable turns saw.
         shared: whether turns that several branches share are trained "once", or in "every" branch.
 
     Returns:
@@ -147,7 +156,27 @@ class _Compiler:
     def rows(self, trajectory: Trajectory, place: int, index: int, group: int) -> list[Row]:
         """The rows of one trajectory. `place` is its index in its group, for messages."""
         every = chains(trajectory, shared=self.shared, place=place)
-        return [self._row(trajectory, chain, place, index, group) for chain in every]
+        made = [self._row(trajectory, chain, place, index, group) for chain in every]
+        if OBSERVE in self.streams:
+            self._observe(trajectory, every, made)
+        return made
+
+    def _observe(self, trajectory: Trajectory, every: Sequence[Sequence[int]], rows: Sequence[Row]) -> None:
+        """Weigh the replies that each row's trainable turns saw anew."""
+        turns = trajectory.turns
+        seen: set[tuple[int, tuple[int, ...]]] = set()
+        for chain, row in zip(every, rows, strict=True):
+            weight = np.zeros(len(row), dtype=np.float32)
+            for turn in (turns[i] for i in chain):
+                if not turn.trainable or turn.parent is None or not _extends(turn, turns[turn.parent]):
+                    continue
+                parent = turns[turn.parent]
+                start, stop = len(parent.prompt_ids) + len(parent.completion_ids), len(turn.prompt_ids)
+                reply = (turn.parent, tuple(turn.prompt_ids[start:stop]))
+                if self.shared == "every" or reply not in seen:
+                    weight[start:stop] = 1.0
+                    seen.add(reply)
+            row.weights[OBSERVE] = weight
 
     def _row(self, trajectory: Trajectory, chain: Sequence[int], place: int, index: int, group: int) -> Row:
         turns = trajectory.turns
