@@ -3,8 +3,9 @@
 Nothing here depends on the order in which recordings came: ids are hashes of what an episode holds, and every choice
 among recordings is made by a hash.
 
-Two recordings are of the *same world* where task and environment seed agree and no question that both asked of the
-untouched world was answered differently. What one of them looked up then holds for the other as well.
+Two recordings are of the *same world* where task and environment seed agree (the task alone, where the logs show that
+the seed changes nothing) and no question that both asked of the untouched world was answered differently. What one of
+them looked up then holds for the other as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rlready.dream.state import StateRules
 
 Steps = tuple[tuple[Action, Reply], ...]
+_AGREED = 10
 
 
 class Library:
@@ -127,7 +129,7 @@ class Library:
         known = {action.text: reply.text for action, reply in self.facts(id)}
         out = list[str]()
         for other in self.by_task[episode.task_id]:
-            if other == id or self.episodes[other].seed != episode.seed:
+            if other == id or (self.seed_matters and self.episodes[other].seed != episode.seed):
                 continue
             theirs = {action.text: reply.text for action, reply in self.facts(other)}
             if all(known.get(question, answer) == answer for question, answer in theirs.items()):
@@ -135,6 +137,27 @@ class Library:
                 out.append(other)
         self._same[id] = tuple(out)
         return self._same[id]
+
+    @cached_property
+    def seed_matters(self) -> bool:
+        """Whether a task's hidden world may change with the environment's seed.
+
+        It does not where recordings of one task with different seeds asked the same question at least 10 times (ours)
+        and never heard different answers.
+        """
+        agreed = 0
+        for ids in self.by_task.values():
+            heard: dict[str, tuple[int, str]] = {}
+            for id in ids:
+                seed = self.episodes[id].seed
+                for action, reply in self.facts(id):
+                    first_seed, answer = heard.setdefault(action.text, (seed, reply.text))
+                    if first_seed == seed:
+                        continue
+                    if answer != reply.text:
+                        return True
+                    agreed += 1
+        return agreed < _AGREED
 
     def anchor(self, task_id: str, world: int) -> str:
         """The recording whose hidden world this world is: one of the task's, chosen by hash; "" where there is none."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlready.dream.base import Action, Moment, Reply
-from rlready.dream.library import Library, Steps
-from rlready.dream.simulators.substitute import exchanges, identifiers, leaves, substitute
+from rlready.dream.library import Library, Steps, facts_of
+from rlready.dream.simulators.substitute import as_json, exchanges, identifiers, leaves, substitute
 from rlready.dream.simulators.words import PART, PartEncoder, f1, flat
 from rlready.experience.retrieve import Case, Encoder, Hit, Query, Retriever
 
@@ -87,7 +87,7 @@ class Retrieval:
         self.library, encoder = library, self._encoder
         self._calls = Retriever(PartEncoder((2.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
         self._says = Retriever(PartEncoder((1.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
-        self._ends = Retriever(PartEncoder((1.0, 2.0, 0.5), encoder), near=_NEVER)
+        self._ends = Retriever(PartEncoder((1.0, 2.0, 0.5, 1.5), encoder), near=_NEVER)
         self._base = library.base_rate
         self._kinds = frozenset(library.kinds())
         for id in library:
@@ -103,7 +103,7 @@ class Retrieval:
         self._calls.add(cases[True])
         self._says.add(cases[False])
         if self.library.judged(id):
-            end = self._end(episode.instruction, steps)
+            end = self._end(episode.instruction, steps, self.library.world_facts(id))
             self._ends.add([Case(end, "end", f"{episode.success:d}{PART}{id}", id, episode.task_id)])
 
     # ------------------------------------------------------------------ the simulator
@@ -125,7 +125,10 @@ class Retrieval:
         The base rate counts as a tenth of a recording, so that it is the answer where nothing is alike.
         """
         task = moment.task_id if self.exclude_own else None
-        hits = self._ends.search([Query(self._end(moment.instruction, moment.past), "end", None, task)], self.k)[0]
+        asked = {a.text: (a, r) for a, r in facts_of(moment.past, self.library.state.reads)}
+        facts = {a.text: (a, r) for a, r in moment.facts} | asked
+        end = self._end(moment.instruction, moment.past, tuple(facts.values()))
+        hits = self._ends.search([Query(end, "end", None, task)], self.k)[0]
         weights = [max(hit.score, 0.0) ** 24 for hit in hits]
         won = sum(w for w, hit in zip(weights, hits, strict=True) if hit.case.reply.startswith("1"))
         return (won + 0.1 * self._base) / (sum(weights) + 0.1)
@@ -181,11 +184,13 @@ class Retrieval:
         situation = " ".join([flat(instruction), *(flat(reply.text, 1000) for _, reply in last)])
         return f"{_features(action)}{PART}{situation}"
 
-    def _end(self, instruction: str, steps: Sequence[tuple[Action, Reply]]) -> str:
+    def _end(self, instruction: str, steps: Sequence[tuple[Action, Reply]], facts: Steps) -> str:
+        """What verdicts are compared by: the task, what was changed, the last reply, what the world holds."""
         changes = changing(steps, self.library)
         done = " ".join(f"{action.text.replace(' ', '')} {_features(action)}" for action, _ in changes) or "(nothing)"
         final = flat(steps[-1][1].text, 1000) if steps and not self.library.domain.tools else ""
-        return f"{flat(instruction)}{PART}{done}{PART}{final}"
+        held = " ".join(sorted(word for fact in facts for word in _held(*fact)))
+        return f"{flat(instruction)}{PART}{done}{PART}{final}{PART}{held}"
 
 
 def changing(steps: Sequence[tuple[Action, Reply]], library: Library) -> Steps:
@@ -198,6 +203,18 @@ def changing(steps: Sequence[tuple[Action, Reply]], library: Library) -> Steps:
     reads = library.state.reads
     kept = [(a, r) for a, r in steps if a.tool and a.tool not in reads and not r.failed]
     return tuple(sorted(kept, key=lambda step: step[0].text))
+
+
+def _held(action: Action, reply: Reply) -> list[str]:
+    """What a fact says, as words of their own: the fields of a document, the call's arguments left out."""
+    if reply.failed:
+        return [f"{action.tool}=failed"]
+    own = {str(value) for _, value in leaves(action.arguments or {})}
+    document = as_json(reply.text)
+    if not isinstance(document, dict):
+        return [f"{action.tool}={word}" for word in flat(reply.text, 400).split()]
+    found = [(path, str(value)) for path, value in leaves(document)]
+    return [f"{action.tool}.{'.'.join(path)}={flat(v).replace(' ', '_')}" for path, v in found if v not in own][:64]
 
 
 def _features(action: Action) -> str:
