@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlready.dream.domain import Domain
 from rlready.dream.library import Library
@@ -18,6 +19,8 @@ from rlready.run import Run
 if TYPE_CHECKING:
     from rlready.dream.simulators.fitting import Fitting, TextConfig
     from rlready.dreaming.options import FitOptions
+
+F = TypeVar("F", bound="Fitting")
 
 PLAIN = ("retrieval", "tiny", "auto")
 _SAVE_SECONDS = 20.0
@@ -67,6 +70,9 @@ def train(
     spec = options.simulator
     if spec == "tiny":
         fit_tiny(run, library, domain, folder / "model", options.steps)
+    elif spec.startswith("hf:"):
+        tune(run, spec, library, domain, folder / "model", options.steps)
+        return spec, "as was asked for: an adapter, trained on the recordings"
     elif spec == "auto":
         return _choose(options, run, library, domain, dev, folder)
     return spec, _WHY.get(spec, "as was asked for")
@@ -82,7 +88,38 @@ def fit_tiny(run: Run, library: Library, domain: Domain, folder: Path, steps: in
         folder: where the model goes.
         steps: at most so many; 0 chooses by the amount of text.
     """
-    from rlready.dream.simulators.fitting import Fitting
+    from rlready.dream.simulators.fitting import Fitting, TextConfig
+
+    config = _limited(TextConfig(seed=run.seed), steps)
+    _train(run, lambda state: Fitting(library, domain, config, state)).finish().save(folder)
+
+
+def tune(run: Run, spec: str, library: Library, domain: Domain, folder: Path, steps: int) -> None:
+    """Give a Hugging Face model an adapter that is trained on the recordings; as `fit_tiny`.
+
+    Args:
+        run: its present stage keeps the checkpoints.
+        spec: "hf:NAME".
+        library: what is learned from.
+        domain: its form.
+        folder: where the adapter goes.
+        steps: at most so many; 0 chooses by the amount of text.
+
+    Raises:
+        UserError: there is no such model, or the extra is not installed.
+    """
+    from rlready.dream.simulators.tuning import TUNING, Tuning
+    from rlready.policy.hf import HFPolicy, LoraSettings
+
+    config = _limited(replace(TUNING, seed=run.seed), steps)
+    policy = HFPolicy.load(spec[3:], lora=LoraSettings(), seed=run.seed, exact=True)
+    tuning = _train(run, lambda state: Tuning(library, domain, policy, name=spec, config=config, state=state))
+    tuning.finish()
+    tuning.save(folder)
+
+
+def _train(run: Run, make: Callable[[dict[str, Any] | None], F]) -> F:
+    """Take the steps that are left."""
     from rlready.policy.threads import choose_threads
 
     choice = choose_threads(run.noted("threads"))  # another number rounds differently: resumed would not equal
@@ -90,9 +127,10 @@ def fit_tiny(run: Run, library: Library, domain: Domain, folder: Path, steps: in
     run.say(str(choice))
     kept = _Kept()
     done = run.restore({"fitting": kept})
-    fitting = kept.fitting = Fitting(library, domain, _config(run.seed, steps), kept.state)
+    fitting = make(kept.state)
+    kept.fitting = fitting
     assert fitting.step == done
-    run.say(f"Training a small transformer on {len(fitting.rows)} rows for {fitting.steps} steps.")
+    run.say(f"Training on {len(fitting.rows):,} rows for {fitting.steps:,} steps.")
     saved = time.monotonic()
     for step in run.steps(fitting.steps, "learning to answer"):
         metrics = fitting.advance()
@@ -100,13 +138,11 @@ def fit_tiny(run: Run, library: Library, domain: Domain, folder: Path, steps: in
         if time.monotonic() - saved > _SAVE_SECONDS and step < fitting.steps:
             run.save(step, {"fitting": kept})
             saved = time.monotonic()
-    fitting.finish().save(folder)
+    return fitting
 
 
-def _config(seed: int, steps: int) -> TextConfig:
-    from rlready.dream.simulators.fitting import TextConfig
-
-    return TextConfig(seed=seed, max_steps=steps, epochs=1000) if steps else TextConfig(seed=seed)
+def _limited(config: TextConfig, steps: int) -> TextConfig:
+    return replace(config, max_steps=steps, epochs=1000) if steps else config
 
 
 class _Kept:
