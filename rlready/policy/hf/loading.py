@@ -82,7 +82,9 @@ def load(source: str | Path, lora: LoraSettings | None, dtype: str, device: str 
     adapted = adapter is not None or lora is not None
     model, tokenizer = _base(base, dtype, adapted)
     if adapter is not None:
-        model = need_peft().PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of names between peft and transformers
+            model = need_peft().PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
         if (adapter / "tokenizer_config.json").is_file():
             tokenizer = need_transformers().AutoTokenizer.from_pretrained(str(adapter))
     elif lora is not None:
