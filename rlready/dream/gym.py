@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -23,6 +23,7 @@ from rlready.dream.domain import Domain
 from rlready.dream.facts import Questions
 from rlready.dream.format import Unparsable
 from rlready.dream.gymenv import GymEnv
+from rlready.dream.hindsight import explained
 from rlready.dream.library import Library, Recorded, Steps
 from rlready.dream.perturb import Perturb
 from rlready.dream.simulators import load_simulator
@@ -42,6 +43,7 @@ RewardSource = Literal["model", "criteria", "verifier", "both"]
 REWARD_SOURCES: tuple[RewardSource, ...] = ("model", "criteria", "verifier", "both")
 LowConfidence = Literal["end", "mask"]
 SPLITS = ("train", "dev", "test")
+_MOST_IMAGINED = 100_000
 
 
 class Gym:
@@ -114,6 +116,7 @@ class Gym:
         self.low_confidence: LowConfidence = low_confidence
         self.about = dict(about or {})
         self.folder: Path | None = None
+        self._imagined: dict[tuple[int, str, str], Reply] = {}
         self.checks = ActionChecks(domain)
         self.layers: tuple[Layer, ...] = (Recorded(library), state)
         self._criteria = criteria
@@ -152,6 +155,25 @@ class Gym:
                 self.domain.errors["malformed"].fill(problem="The message is empty."), failed=True, origin="check"
             )
         return self.checks.reply(moment, action)
+
+    async def imagined(self, moment: Moment, action: Action) -> Reply:
+        """What an untouched world answers to a question that nobody recorded there; the same whenever it is asked.
+
+        Where recordings of the world were judged, the answer is one that explains their verdicts (`dream.hindsight`).
+
+        Raises:
+            Unparsable: the simulator's answer could not be read.
+        """
+        key = (moment.world, moment.anchor, action.text)
+        known = self._imagined.get(key)
+        if known is None:
+            known = await explained(self.simulator, self.library, moment, action)
+            if known is None:
+                known = await self.simulator.reply(replace(moment, facts=()), action)
+            if len(self._imagined) >= _MOST_IMAGINED:
+                self._imagined.clear()
+            self._imagined[key] = known
+        return known
 
     def calibrated(self, raw: float) -> float:
         """A simulator's confidence as a probability of being right."""
@@ -243,6 +265,7 @@ class Gym:
     def _grow(self, library: Library) -> None:
         self.library = library
         self.layers = (Recorded(library), self.state)
+        self._imagined = {}
         self.__dict__.pop("questions", None)
         if self._criteria is None:
             self.__dict__.pop("criteria", None)

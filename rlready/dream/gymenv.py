@@ -189,7 +189,7 @@ class GymEnv(Env):
         if known is not None:
             return known
         if action.tool in self.gym.state.reads and not self.changed:
-            moment = replace(moment, past=(), facts=(), state={})
+            return await self.gym.imagined(replace(moment, past=(), facts=self.known_facts, state={}), action)
         return await self.gym.simulator.reply(moment, action)
 
     async def _judge(self, info: dict[str, object]) -> float:

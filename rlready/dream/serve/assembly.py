@@ -5,7 +5,7 @@ first request of a round would begin alone, and a batch of one takes nearly as l
 waits a moment for the others:
 
     until every open session has sent its request
-    or nothing has come for QUIET (2 ms) or a tenth of a typical step, whichever is shorter
+    or nothing has come for QUIET (10 ms) or a tenth of a typical step, whichever is shorter
     or a fifth of a typical step has passed
 
 and not at all where steps are quick. The numbers are ours: a lone client loses at most a tenth.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-QUIET = 2e-3
+QUIET = 10e-3
 QUICK = 5e-3
 
 

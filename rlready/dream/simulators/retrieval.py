@@ -87,7 +87,8 @@ class Retrieval:
         self.library, encoder = library, self._encoder
         self._calls = Retriever(PartEncoder((2.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
         self._says = Retriever(PartEncoder((1.0, 1.0), encoder), near=_NEVER, isolated=library.kinds())
-        self._ends = Retriever(PartEncoder((1.0, 2.0, 0.5, 1.5), encoder), near=_NEVER)
+        self._ends = Retriever(PartEncoder((1.0, 2.0, 0.5), encoder), near=_NEVER)
+        self._held = Retriever(PartEncoder((1.0, 2.0, 0.5, 1.5), encoder), near=_NEVER)
         self._base = library.base_rate
         self._kinds = frozenset(library.kinds())
         for id in library:
@@ -103,8 +104,10 @@ class Retrieval:
         self._calls.add(cases[True])
         self._says.add(cases[False])
         if self.library.judged(id):
-            end = self._end(episode.instruction, steps, self.library.world_facts(id))
-            self._ends.add([Case(end, "end", f"{episode.success:d}{PART}{id}", id, episode.task_id)])
+            end, told = self._end(episode.instruction, steps), f"{episode.success:d}{PART}{id}"
+            self._ends.add([Case(end, "end", told, id, episode.task_id)])
+            if facts := _facts(self.library.world_facts(id)):
+                self._held.add([Case(f"{end}{PART}{facts}", "end", told, id, episode.task_id)])
 
     # ------------------------------------------------------------------ the simulator
 
@@ -119,19 +122,41 @@ class Retrieval:
         confidence = min(1.0, max(0.0, best.score)) * agree
         return replace(best.reply, text=best.text, origin="nearest", confidence=confidence, note=best.id)
 
+    async def candidates(self, moment: Moment, action: Action, n: int) -> list[tuple[float, Reply]]:
+        """Different answers among the nearest recordings, each with the share of likeness that speaks for it."""
+        found = self.nearest(moment, action, 4 * n)
+        weights: dict[tuple[str, bool], float] = {}
+        for f in found:
+            key = (f.text, f.reply.failed)
+            weights[key] = weights.get(key, 0.0) + max(f.score, 0.0) ** 8
+        total = sum(weights.values()) or 1.0
+        best = sorted(weights, key=lambda key: (-weights[key], key))[:n]
+        origin = {(f.text, f.reply.failed): f for f in reversed(found)}
+        return [
+            (weights[key] / total, replace(origin[key].reply, text=key[0], origin="nearest", done=False))
+            for key in best
+        ]
+
     async def judge(self, moment: Moment) -> float:
         """Share of success among the nearest finished recordings, weighted by the 24th power of their likeness (ours).
 
-        The base rate counts as a tenth of a recording, so that it is the answer where nothing is alike.
+        Recordings are compared twice: with what is known of the world, and, at a quarter of the weight, without, since
+        not every fact matters and not every recording looked. The base rate counts as a tenth of a recording, so that
+        it is the answer where nothing is alike.
         """
         task = moment.task_id if self.exclude_own else None
-        asked = {a.text: (a, r) for a, r in facts_of(moment.past, self.library.state.reads)}
-        facts = {a.text: (a, r) for a, r in moment.facts} | asked
-        end = self._end(moment.instruction, moment.past, tuple(facts.values()))
-        hits = self._ends.search([Query(end, "end", None, task)], self.k)[0]
-        weights = [max(hit.score, 0.0) ** 24 for hit in hits]
-        won = sum(w for w, hit in zip(weights, hits, strict=True) if hit.case.reply.startswith("1"))
-        return (won + 0.1 * self._base) / (sum(weights) + 0.1)
+        end = self._end(moment.instruction, moment.past)
+        known = {a.text: (a, r) for a, r in (*moment.facts, *facts_of(moment.past, self.library.state.reads))}
+        asked = [(0.25, self._ends, end)] if known else [(1.0, self._ends, end)]
+        if known:
+            asked.append((1.0, self._held, f"{end}{PART}{_facts(tuple(known.values()))}"))
+        won, total = 0.1 * self._base, 0.1
+        for share, index, text in asked:
+            for hit in index.search([Query(text, "end", None, task)], self.k)[0]:
+                weight = share * max(hit.score, 0.0) ** 24
+                won += weight * hit.case.reply.startswith("1")
+                total += weight
+        return won / total
 
     def release(self, world: int) -> None:
         """Nothing is cached for a world."""
@@ -184,13 +209,12 @@ class Retrieval:
         situation = " ".join([flat(instruction), *(flat(reply.text, 1000) for _, reply in last)])
         return f"{_features(action)}{PART}{situation}"
 
-    def _end(self, instruction: str, steps: Sequence[tuple[Action, Reply]], facts: Steps) -> str:
-        """What verdicts are compared by: the task, what was changed, the last reply, what the world holds."""
+    def _end(self, instruction: str, steps: Sequence[tuple[Action, Reply]]) -> str:
+        """What verdicts are compared by: the task, what was changed, the last reply."""
         changes = changing(steps, self.library)
         done = " ".join(f"{action.text.replace(' ', '')} {_features(action)}" for action, _ in changes) or "(nothing)"
         final = flat(steps[-1][1].text, 1000) if steps and not self.library.domain.tools else ""
-        held = " ".join(sorted(word for fact in facts for word in _held(*fact)))
-        return f"{flat(instruction)}{PART}{done}{PART}{final}{PART}{held}"
+        return f"{flat(instruction)}{PART}{done}{PART}{final}"
 
 
 def changing(steps: Sequence[tuple[Action, Reply]], library: Library) -> Steps:
@@ -203,6 +227,11 @@ def changing(steps: Sequence[tuple[Action, Reply]], library: Library) -> Steps:
     reads = library.state.reads
     kept = [(a, r) for a, r in steps if a.tool and a.tool not in reads and not r.failed]
     return tuple(sorted(kept, key=lambda step: step[0].text))
+
+
+def _facts(facts: Steps) -> str:
+    """What a world holds, as words."""
+    return " ".join(sorted(word for fact in facts for word in _held(*fact)))
 
 
 def _held(action: Action, reply: Reply) -> list[str]:

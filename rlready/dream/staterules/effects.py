@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -220,9 +220,24 @@ def template(text: str, arguments: Mapping[str, Any]) -> str:
                 names.setdefault(value, name)
     if not names:
         return text.replace("$", "$$")
-    longest: Sequence[str] = sorted(names, key=lambda value: -len(value))
-    pattern = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, longest)) + r")(?!\w)|\$")
-    return pattern.sub(lambda m: f"${{{names[m.group()]}}}" if m.group() in names else "$$", text)
+    spans: list[tuple[int, int, str]] = []
+    for value in sorted(names, key=lambda value: -len(value)):  # a pattern for each call would be slower than this
+        start = text.find(value)
+        while start >= 0:
+            end = start + len(value)
+            apart = all(end <= a or start >= b for a, b, _ in spans)
+            if apart and not _in_word(text, start - 1) and not _in_word(text, end):
+                spans.append((start, end, names[value]))
+            start = text.find(value, start + 1)
+    out, done = [], 0
+    for start, end, name in sorted(spans):
+        out += [text[done:start].replace("$", "$$"), f"${{{name}}}"]
+        done = end
+    return "".join(out) + text[done:].replace("$", "$$")
+
+
+def _in_word(text: str, at: int) -> bool:
+    return 0 <= at < len(text) and (text[at].isalnum() or text[at] == "_")
 
 
 def fill(text: str, arguments: Mapping[str, Any]) -> str | None:
