@@ -145,7 +145,8 @@ class Ending:
         tools: tools whose call ends it.
         marks: texts in a reply that end it.
         heads: kinds of plain actions (see `head_of`) that end it, such as "answer[".
-        cap: number of actions after which an episode is cut.
+        cap: number of actions after which an episode is cut: where recorded ones were, or half as many again as the
+            longest that came to its end.
     """
 
     words_close: bool = False
