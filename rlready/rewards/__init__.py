@@ -9,6 +9,8 @@ cannot be read makes the grader fail, and neither is ever paid.
     number("answer")     a number within a tolerance       verify_number
     math("answer")       a number or fraction, exactly     verify_number
     pattern(r"...")      a given form                      verify_pattern
+    match("answer")      the recorded reply, its facts     verify_match
+                         exactly and its words nearly
     tool_call("calls")   exactly these tool calls          verify_calls
     compose({...})       weighted sum with gates
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 from rlready.rewards.answers import find_answer, strip_thoughts
 from rlready.rewards.calls import tool_call, verify_calls
 from rlready.rewards.combine import compose
+from rlready.rewards.match import match, verify_match
 from rlready.rewards.numeric import math, number, parse_number, verify_number
 from rlready.rewards.text import choice, exact, pattern, verify_choice, verify_exact, verify_pattern
 from rlready.scoring import answer_text, as_scorer
@@ -29,6 +32,7 @@ __all__ = [
     "compose",
     "exact",
     "find_answer",
+    "match",
     "math",
     "number",
     "parse_number",
@@ -38,6 +42,7 @@ __all__ = [
     "verify_calls",
     "verify_choice",
     "verify_exact",
+    "verify_match",
     "verify_number",
     "verify_pattern",
 ]

@@ -112,6 +112,7 @@ def draw_rules(
     depth: int = 1,
     most: float = 0.36,
     least_kinds: int = 3,
+    least_facts: int = 1,
 ) -> RuleSet:
     """Draw a rule set.
 
@@ -124,6 +125,7 @@ def draw_rules(
         depth: questions beyond the first on a path, at most.
         most: how often the commonest resolution of a kind may be right.
         least_kinds: distinct resolutions per kind, at least.
+        least_facts: facts that every path asks, at least; never more than `depth` + 1.
 
     Raises:
         UserError: no rule set meets the conditions.
@@ -140,7 +142,13 @@ def draw_rules(
             ]
             drawn = RuleSet(tuple(facts), tuple(rules))
             shares = drawn.chances(kind)
-            if len(shares) >= least_kinds and max(shares.values()) <= most and NOTHING in shares:
+            asked = min(len(rule.when) for rule in rules)
+            if (
+                asked >= least_facts
+                and len(shares) >= least_kinds
+                and max(shares.values()) <= most
+                and NOTHING in shares
+            ):
                 found += rules
                 break
         else:
@@ -163,8 +171,15 @@ def _branch(
     open_facts = [fact for fact in facts if fact.name not in when]
     if depth and open_facts and chance.random() < 0.75:
         fact = chance.choice(open_facts)
-        for value in fact.chances:
-            yield from _branch({**when, fact.name: value}, facts, options, needs, depth - 1, chance)
+        paths = [
+            path
+            for value in fact.chances
+            for path in _branch({**when, fact.name: value}, facts, options, needs, depth - 1, chance)
+        ]
+        if len({then for _, then in paths}) > 1:  # else the question decides nothing
+            yield from paths
+        else:
+            yield when, paths[0][1]
         return
     able = [o for o in options if o not in needs or when.get(needs[o][0]) == needs[o][1]]
     yield when, chance.choice(able)

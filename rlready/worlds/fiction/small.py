@@ -1,8 +1,8 @@
 """The small setting, "desk": six order numbers, four items, five tools, for policies of a few ten thousand weights.
 
 A shop holds three to five of the orders order_1 ... order_6, each of one of four items with a status; each item is in
-stock or not. A ticket names an order and a kind of complaint. What is right depends on the order's status and, mostly,
-on the item's stock, so one or two looks decide it; an episode has at most six turns. A write settles the
+stock or not. A ticket names an order and a kind of complaint. What is right depends on the order's status and on
+the item's stock, so two looks decide it; an episode has at most six turns. A write settles the
 order whatever its status is, and cannot be undone, so trying is no way to find out.
 """
 
@@ -116,7 +116,7 @@ class Small(Setting):
         """
         self.name = "desk"
         self.rules = draw_rules(
-            seed, KINDS, _FACTS, _OPTIONS, needs={"replace": ("stock", "some")}, most=0.34, least_kinds=4
+            seed, KINDS, _FACTS, _OPTIONS, needs={"replace": ("stock", "some")}, most=0.34, least_kinds=4, least_facts=2
         )
         self.cap, self.max_calls, self.stated = cap, 1, stated
         self.actions = (
