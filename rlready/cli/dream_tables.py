@@ -167,6 +167,8 @@ _ANSWERS = {
     "arithmetic": "arithmetic",
     "constant": "replies that are always the same",
     "shared": "what all tasks share",
+    "effect": "what writing does to known documents",
+    "unknown": "ids that do not exist",
 }
 
 
