@@ -98,6 +98,9 @@ def _base(source: str, dtype: str, adapted: bool) -> tuple[Any, Any]:
     transformers = need_transformers()
     place, file = _gguf(Path(source))
     options = {"gguf_file": file} if file else {}
+    unpacked: dict[str, Any] = {}
+    if file and hasattr(transformers, "GgufConfig"):  # else transformers always unpacks; packed weights cannot learn
+        unpacked = {"quantization_config": transformers.GgufConfig(dequantize=True)}
     wanted: Any = dtype if adapted or dtype != "auto" else "float32"
     if wanted != "auto" and not isinstance(getattr(torch, wanted, None), torch.dtype):
         raise UserError(f'dtype "{dtype}" is none of auto, float32, bfloat16, float16.')
@@ -107,7 +110,7 @@ def _base(source: str, dtype: str, adapted: bool) -> tuple[Any, Any]:
     try:
         with quiet:
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
-            model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **options)
+            model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **options, **unpacked)
     except ImportError as error:
         raise UserError(f"{source} needs a package that is not installed: {error}") from error
     except (OSError, ValueError) as error:
