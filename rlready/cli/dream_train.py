@@ -112,8 +112,10 @@ def train(
     from rlready.config import load, to_dict, to_toml
     from rlready.dream.gym import Gym
     from rlready.dream.perturb import Perturb
-    from rlready.dreaming.train import DreamTrainConfig, policy_of, train_in_dream
+    from rlready.dreaming.agent import check_policy, policy_of
+    from rlready.dreaming.train import DreamTrainConfig, train_in_dream
     from rlready.run import Run
+    from rlready.seeds import derive
 
     algorithm = algorithm.lower()
     build.check_algorithm(algorithm)
@@ -133,12 +135,16 @@ def train(
     options = {name: value for name, value in options.items() if value is not None}
     if perturb:
         options["perturb"] = [Perturb.parse(text) for text in perturb]
+    check_policy(policy)
     loaded = Gym.load(gym, simulator=simulator, **options)
     score = _verifier(verifier)
     side = real_side(loaded, real, tasks or [])
     about: dict[str, Any] = {
         "gym": str(gym), "policy": policy, "algorithm": algorithm, "real": real, "simulator": loaded.simulator.name,
         "reward_source": loaded.reward_source, "fingerprint": loaded.domain.fingerprint,
+        "recordings": f"{derive(*loaded.library):016x}", "tasks": tasks or None, "verifier": verifier,
+        "real_budget": real_budget, "min_confidence": loaded.min_confidence or None,
+        "perturb": [str(p) for p in loaded.perturb] or None,
     }  # fmt: skip
     with Run.create(
         Path(gym).resolve().name, settings, seed, root=root, resume=resume, progress="quiet" if quiet else "auto",
@@ -240,8 +246,19 @@ def _same(run: Run, about: dict[str, Any]) -> None:
     """
     for key, value in about.items():
         then = run.noted(key)
-        if then != value:
-            raise UserError(f"Run {run.name} was made with {key} {then}, and now it is {value}. Resume with the same.")
+        if then == value:
+            continue
+        if key == "recordings":
+            raise UserError(f"The gym holds other recordings than when run {run.name} began. Start a new run.")
+        before, now = (_said(v) for v in (then, value))
+        raise UserError(f"Run {run.name} was made with {key} {before}, and now it is {now}. Resume with the same.")
+
+
+def _said(value: Any) -> str:
+    """A fact in words."""
+    if value is None:
+        return "not given"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _report(run: Run, outcome: Outcome) -> dict[str, Any]:
@@ -253,7 +270,7 @@ def _report(run: Run, outcome: Outcome) -> dict[str, Any]:
     if outcome.skipped:
         notes.append(outcome.skipped)
     if outcome.halted:
-        notes.append(f"Training halted: {outcome.halted}. The last healthy checkpoint was kept.")
+        notes.append(f"Training halted: {outcome.halted.rstrip('.')}. The last healthy checkpoint was kept.")
     for name, found in (("filtered cloning", outcome.clone), ("after RL in the dream", outcome.trained)):
         if found is not None:
             metrics[f"real/{name}"] = found.success

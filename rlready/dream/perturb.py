@@ -59,6 +59,11 @@ class Perturb:
             raise UserError(f"perturb {self.kind}: the rate {self.rate} must lie in [0, 1].")
         object.__setattr__(self, "tools", tuple(self.tools))
 
+    def __str__(self) -> str:
+        """As `parse` reads it; the size, which it does not take, behind a colon."""
+        tools = f"@{','.join(self.tools)}" if self.tools else ""
+        return f"{self.kind}={self.rate:g}{tools}{f':{self.size}' if self.size else ''}"
+
     @classmethod
     def parse(cls, text: str) -> Perturb:
         """From `kind=rate`, such as `error=0.05`, or `kind=rate@tool,tool`.

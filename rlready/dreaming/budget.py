@@ -1,4 +1,8 @@
-"""Real transitions as a counted budget: what must be kept back for the last check, and what is free for the rest."""
+"""Real transitions as a counted budget: what must be kept back for the last check, and what is free for the rest.
+
+What the last check takes is known only when it is done, so its reservation is an estimate that is stated; it alone may
+be exceeded, and the ledger says so. All else is bounded by what is free.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,11 @@ class RealBudget:
                 f"Give --real-budget {self.used + transitions} or more, or fewer held-out tasks."
             )
         self.reserved = transitions
+
+    def keep(self, transitions: int) -> None:
+        """Keep at least so much back from now on, as far as there is so much."""
+        left = transitions if self.total is None else max(0, min(transitions, self.total - self.used))
+        self.reserved = max(self.reserved, left)
 
     def spend(self, purpose: str, transitions: int, *, reserved: bool = False) -> None:
         """Count what was spent."""

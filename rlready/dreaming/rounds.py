@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ from rlready.curriculum.samplers import Uniform
 from rlready.dream.base import Action
 from rlready.dream.checks import Agreement, AgreementWatch, agreement
 from rlready.dream.gym import Gym
+from rlready.dream.measure.walk import looks_failed
 from rlready.dream.variations import Variations
 from rlready.dreaming.budget import RealBudget
 from rlready.dreaming.collect import TaskCollector
 from rlready.envs.base import Env, EnvFactory, Step
-from rlready.errors import UserError
+from rlready.errors import EnvError, UserError
 from rlready.evaluate import Evaluation, evaluate
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import Policy, SamplingParams
@@ -29,12 +30,13 @@ from rlready.rollout.collect import Collector
 from rlready.run import Run
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
-from rlready.types import Group, Trajectory
+from rlready.types import Group, Task, Trajectory
 
 if TYPE_CHECKING:
     from rlready.dreaming.train import DreamTrainConfig
 
 _REAL = "real/"
+SPENT = "the real transitions that were set aside are used up"
 
 
 @dataclass
@@ -44,7 +46,8 @@ class RealSide:
     Attributes:
         env: makes real environments.
         held_out: tasks that no recording of the gym's training split is of: the full set is the last check.
-        practice: the other tasks, for checks on the way and for real rounds.
+        practice: tasks that the gym trains on, for checks on the way and for real rounds; the logged ones where none
+            of them were given.
         max_steps: most actions of an episode; None leaves it to the environment.
     """
 
@@ -63,23 +66,29 @@ class RealSide:
             tasks: the real tasks; None takes the gym's own, as the logs pose them.
 
         Raises:
-            UserError: no task is held out, or none is left to practise on.
+            UserError: no task is held out.
         """
         if tasks is None:
-            parts = [gym.tasks(s, verifier=lambda task, trajectory: 0.0) for s in gym.splits]
-            tasks = TaskSet([t for part in parts for t in part], name="logged tasks")
+            tasks = TaskSet([t for split in gym.splits for t in _logged(gym, split)], name="logged tasks")
         known = set(gym.splits["train"])
         held = tasks.filter(lambda t: t.id not in known)
         practice = tasks.filter(lambda t: t.id in known)
+        if not len(practice):  # what is held out is never practised on
+            practice = TaskSet(_logged(gym, "train"), name="logged tasks")
+            practice.scorer = tasks.scorer
         if not len(held):
             raise UserError(
                 f"All {len(tasks)} real tasks are among those that the gym trains on, so nothing is held out for the "
                 "check. Give further tasks with --tasks my_env.py:test_tasks."
             )
-        return cls(env, held, practice if len(practice) else held, gym.domain.ending.cap + 8)
+        return cls(env, held, practice, gym.domain.ending.cap + 8)
 
-    def metered(self) -> tuple[EnvFactory, Counter[str]]:
-        """The environment with a count of its steps under "steps"."""
+    def metered(self, most: Callable[[], float] = lambda: math.inf) -> tuple[EnvFactory, Counter[str]]:
+        """The environment with a count of its steps under "steps", those that failed included.
+
+        Args:
+            most: how many there may be in all; beyond, every episode that goes on is void.
+        """
         count: Counter[str] = Counter()
 
         def make() -> Env:
@@ -87,6 +96,8 @@ class RealSide:
             inner = env.step
 
             async def step(action: str) -> Step:
+                if count["steps"] >= most():
+                    raise EnvError(SPENT)
                 count["steps"] += 1
                 return await inner(action)
 
@@ -157,9 +168,11 @@ class GymCollector(TaskCollector):
         self._dream_metrics = True
         self._repair: dict[str, float] = {}
         self.reality: Collector | None = None
+        self._may = 0.0  # real steps that this and the earlier real rounds may take
         if real is not None:
+            metered, self._steps = real.metered(lambda: self._may)
             self.reality = Collector(
-                policy, real.env, real.practice, Uniform(real.practice, derive(seed, "real rounds")),
+                policy, metered, real.practice, Uniform(real.practice, derive(seed, "real rounds")),
                 group_size=config.group_size, seed=derive(seed, "real"), params=params, max_steps=real.max_steps,
                 deadline=config.deadline, max_failures=0.5,
             )  # fmt: skip
@@ -182,10 +195,11 @@ class GymCollector(TaskCollector):
     async def _real_round(self, groups: int) -> list[Group]:
         """Play a real batch: it trains the policy as any batch does, and the gym learns from it."""
         assert self.reality is not None
-        before = self.reality.transitions
+        before = self._steps["steps"]
+        self._may = before + self.budget.free()
         played = await self.reality.collect(groups)
-        spent = self.reality.transitions - before
-        self.run.spend(mixing=spent)
+        spent = self._steps["steps"] - before
+        self.run.spend(real=spent, mixing=spent)
         self.budget.spend("mixing and repair", spent)
         self.rounds.played += 1
         self._dream_metrics = False
@@ -211,17 +225,20 @@ class GymCollector(TaskCollector):
         source = self.real.practice if self.real is not None else self.inner.tasks
         tasks = source.shuffle(seed).head(config.check_tasks)
         dream = await evaluate(
-            policy, TaskSet(tasks, name="check"), self.gym.env_factory(evaluation=True), params=self.params, seed=seed
-        )
+            policy, TaskSet(tasks, name="check"), self.gym.env_factory(evaluation=True), params=self.params, seed=seed,
+            deadline=config.deadline,
+        )  # fmt: skip
         self.run.spend(dream=dream.env_steps)
         look = Look(dream)
         if self.real is None or self.budget.free() < self.real.cost(len(tasks), self.gym):
             return look
+        metered, count = self.real.metered(self.budget.free)
         seen = await evaluate(
-            policy, tasks, self.real.env, params=self.params, max_steps=self.real.max_steps, seed=seed
-        )
-        self.run.spend(check=seen.env_steps)
-        self.budget.spend("agreement", seen.env_steps)
+            policy, tasks, metered, params=self.params, max_steps=self.real.max_steps, seed=seed,
+            deadline=config.deadline,
+        )  # fmt: skip
+        self.run.spend(real=count["steps"], check=count["steps"])
+        self.budget.spend("agreement", count["steps"])
         rates = [{task: sum(o) / len(o) for task, o in side.outcomes.items()} for side in (dream, seen)]
         if set(rates[0]) & set(rates[1]):
             look.agreement = agreement(*rates)
@@ -289,6 +306,7 @@ def episode_from(gym: Gym, trajectory: Trajectory) -> LoggedEpisode:
             said = [""] * (len(parts) - 1) + ["\n".join(said)]
         actions += parts
         replies += said
+    failed = tuple(i for i, reply in enumerate(replies) if looks_failed(reply))
     first = turns[0].context if turns else trajectory.task.prompt
     instruction = "\n".join(m.text for m in first if m.role not in ("assistant", "system"))
     return LoggedEpisode(
@@ -301,4 +319,11 @@ def episode_from(gym: Gym, trajectory: Trajectory) -> LoggedEpisode:
         source="real",
         seed=trajectory.seed,
         reward=None if math.isnan(trajectory.reward) else trajectory.reward,
+        errors=failed,
     )
+
+
+def _logged(gym: Gym, split: str) -> list[Task]:
+    """The tasks of a split as the logs pose them, whoever judges dreams of them."""
+    found = {e.task_id: e.instruction for e in gym.episodes(split) if e.instruction.strip()}
+    return [gym.task(id, instruction) for id, instruction in found.items()]

@@ -15,12 +15,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from rlready.aio import run_sync
 from rlready.algorithms import Algorithm
-from rlready.algorithms.grpo import GRPO
+from rlready.checkpoint import Stateful
 from rlready.dream.gate import GateReport, gate
 from rlready.dream.gym import Gym
 from rlready.dreaming.budget import RealBudget
@@ -28,17 +27,19 @@ from rlready.dreaming.clone import clone
 from rlready.dreaming.rounds import GymCollector, RealSide
 from rlready.errors import UserError
 from rlready.evaluate import Evaluation, Paired, evaluate, paired
+from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
-from rlready.policy.tiny import TinyConfig, load_policy
+from rlready.policy.tiny import TinyConfig
 from rlready.run import Run
 from rlready.seeds import derive
-from rlready.start import build_tokenizer, tiny_policy
 from rlready.stopping import EntropyFall, KLJump, NoAction
 from rlready.tasks.base import TaskSet
 from rlready.tasks.scoring import RewardFn
 from rlready.train import train
 
 NOT_CHECKED = "not checked in a real environment"
+GATE = 8
+"""Real transitions that the gate takes at most: two actions in each of four tasks."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class DreamTrainConfig:
         real_rounds: iterations that are played in reality where the budget allows, spread evenly: they train the
             policy (mixing) and then the simulator (repair).
         save_every: iterations between checkpoints.
-        tokenizer: of a new tiny policy: "words", "bpe" (can write anything), "auto".
+        tokenizer: of a new tiny policy: "words", "bpe" (can write anything), "auto" (words where they are few and the
+            agent chooses its actions from a list).
         vocab_size: of "bpe".
         optimizer: learning rate and all that; cloning and RL start fresh ones.
         rl_lr: learning rate of RL.
@@ -181,6 +183,9 @@ def train_in_dream(
         raise UserError(
             f"The gym has no tasks to train on with reward source {gym.reward_source}; choose another, or record more."
         )
+    if real is not None:
+        held = real.cost(len(real.held_out), gym)
+        ledger.reserve(GATE + 2 * held, f"the gate and the paired check on {len(real.held_out)} held-out tasks")
     report, forced = _pass_gate(gym, run, real, ledger, force)
     out = Outcome(report, forced)
     params = SamplingParams(
@@ -188,17 +193,16 @@ def train_in_dream(
     )
     greedy = SamplingParams(temperature=0.0, max_tokens=config.max_tokens, stop_ids=policy.renderer.stop_ids)
     if real is not None:
-        ledger.reserve(
-            2 * real.cost(len(real.held_out), gym), f"the paired check on {len(real.held_out)} held-out tasks"
-        )
+        ledger.reserved = 2 * held
 
     if not cloned:
         _clone_stage(gym, policy, run, config)
     seed = derive(run.seed, "real check")
     if real is not None:
-        out.clone = _real_check(run, "check clone", policy, real, greedy, seed, ledger)
+        out.clone, took = _real_check(run, "check clone", policy, real, greedy, seed, ledger, config.deadline)
+        ledger.keep(took)  # the second check is of the same tasks, and takes about as much
     dreamt = _dreamable(gym, verifier)
-    out.dream["clone"] = _dream_check(run, "dream clone", policy, gym, dreamt, greedy)
+    out.dream["clone"] = _dream_check(run, "dream clone", policy, gym, dreamt, greedy, config.deadline)
 
     start = out.clone.success if out.clone is not None else out.dream["clone"]
     if start >= config.enough or not config.steps:
@@ -213,71 +217,22 @@ def train_in_dream(
         return out
 
     with run.stage("dream RL") as stage:
+        grown = _Grown(gym)
+        parts: dict[str, Stateful] = {"policy": _Weights(policy), "ledger": ledger, "gym": grown}
         if stage.done:
-            stage.load({"policy": _Weights(policy), "ledger": ledger})
+            stage.load(parts)
             out.halted = stage.result.get("halted")
         else:
-            out.halted = _rl(gym, policy, algorithm, run, config, tasks, params, real, ledger)
+            out.halted, grown.added = _rl(gym, policy, algorithm, run, config, tasks, params, real, ledger)
             stage.result["halted"] = out.halted
-            stage.save({"policy": _Weights(policy), "ledger": ledger})
-    out.dream["trained"] = _dream_check(run, "dream trained", policy, gym, dreamt, greedy)
+            stage.save(parts)
+    out.dream["trained"] = _dream_check(run, "dream trained", policy, gym, dreamt, greedy, config.deadline)
     if real is not None:
-        out.trained = _real_check(run, "check trained", policy, real, greedy, seed, ledger)
+        out.trained, _ = _real_check(run, "check trained", policy, real, greedy, seed, ledger, config.deadline)
         assert out.clone is not None
         out.difference = paired(out.trained, out.clone)
     out.budget = str(ledger)
     return out
-
-
-def policy_of(spec: str, gym: Gym, config: DreamTrainConfig, seed: int, folder: Path) -> tuple[Policy, bool]:
-    """A policy by its string, and whether it was trained before (so that it need not be cloned).
-
-    Args:
-        spec: "tiny" (from scratch), "hf:NAME", or the folder of a saved tiny policy.
-        gym: its texts make the tokenizer of a new tiny policy.
-        config: its shape.
-        seed: of its first weights.
-        folder: where the tokenizer is kept, so that a resumed run has the same.
-
-    Raises:
-        UserError: there is no such policy.
-    """
-    if spec == "tiny":
-        from rlready.policy.tiny.save import fresh_folder
-        from rlready.policy.tokenize import TextTokenizer
-
-        place = folder / "tokenizer"
-        if place.exists():
-            words = TextTokenizer.load(place)
-        else:
-            words = build_tokenizer(texts_of(gym), config.tokenizer, config.vocab_size)
-            with fresh_folder(place) as work:
-                words.save(work, bos="<s>", eos="<end>")
-        tasks = gym.tasks("train", verifier=lambda task, trajectory: 0.0)
-        return tiny_policy(tasks, tokenizer=words, shape=config.tiny, optimizer=config.optimizer, seed=seed), False
-    if spec.startswith("hf:"):
-        from rlready.policy.hf import HFPolicy, LoraSettings
-
-        return HFPolicy.load(
-            spec.removeprefix("hf:"), lora=LoraSettings(), optimizer=config.optimizer, seed=seed
-        ), False
-    if Path(spec).is_dir():
-        return load_policy(spec), True
-    raise UserError(f'There is no policy "{spec}". Use tiny, hf:NAME, or the folder of a saved policy.')
-
-
-def texts_of(gym: Gym, most: int = 2000) -> list[str]:
-    """What a policy in this gym may read or write."""
-    out: dict[str, None] = dict.fromkeys(gym.domain.actions or ())
-    for form in gym.domain.errors.values():
-        out[form.text] = None
-    for id in list(gym.library)[:most]:
-        episode = gym.library.episodes[id]
-        out.update(dict.fromkeys(m.text for m in gym.domain.prompt(episode.instruction)))
-        for action, reply in gym.library.steps(id):
-            out[action.text] = None
-            out[reply.text] = None
-    return [text for text in out if text]
 
 
 # ---------------------------------------------------------------------- stages
@@ -299,6 +254,23 @@ class _Weights:
         assert self.policy.learner is not None
         self.policy.learner.load_state_dict(state)
         self.policy.sync()
+
+
+class _Grown:
+    """What a gym learned from real rounds, as a part to save."""
+
+    def __init__(self, gym: Gym) -> None:
+        self.gym = gym
+        self.added: list[LoggedEpisode] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The episodes that joined, and the simulator's state."""
+        return {"added": [e.to_json() for e in self.added], "simulator": self.gym.learned()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`, for a gym that has not grown."""
+        self.added = [LoggedEpisode.from_json(record) for record in state["added"]]
+        self.gym.restore(self.added, state["simulator"])
 
 
 def check_gate(
@@ -350,7 +322,7 @@ def _pass_gate(
             report, spent = check_gate(gym, real, seed=derive(run.seed, "gate"))
             path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
             stage.result["real"] = spent
-            run.spend(gate=spent)
+            run.spend(real=spent, gate=spent)
     ledger.spend("gate", int(stage.result["real"]))
     run.say(str(report))
     failed = [check.name for check in report.checks if not check.passed]
@@ -388,35 +360,62 @@ def _dreamable(gym: Gym, verifier: RewardFn | None, most: int = 200) -> TaskSet:
 
 
 def _real_check(
-    run: Run, name: str, policy: Policy, real: RealSide, params: SamplingParams, seed: int, ledger: RealBudget
-) -> Evaluation:
-    """Evaluate on the full held-out set of the real environment, once per run."""
+    run: Run,
+    name: str,
+    policy: Policy,
+    real: RealSide,
+    params: SamplingParams,
+    seed: int,
+    ledger: RealBudget,
+    deadline: float,
+) -> tuple[Evaluation, int]:
+    """Evaluate on the full held-out set of the real environment, once per run; returns the transitions, too.
+
+    Raises:
+        UserError: no episode could be played.
+    """
     with run.stage(name) as stage:
         path = stage.dir / "evaluation.json"
         if stage.done:
             found = Evaluation.from_json(json.loads(path.read_text(encoding="utf-8")))
         else:
+            metered, count = real.metered()
             with run.progress.track(f"{name}, real", len(real.held_out)) as bar:
                 found = run_sync(
                     evaluate(
-                        policy, real.held_out, real.env, params=params, max_steps=real.max_steps, seed=seed,
-                        on_progress=lambda _done, _all: bar.advance(),
+                        policy, real.held_out, metered, params=params, max_steps=real.max_steps, seed=seed,
+                        deadline=deadline, on_progress=lambda _done, _all: bar.advance(),
                     )
                 )  # fmt: skip
-            run.spend(check=found.env_steps)
+            if not found.n:
+                reason, times = max(found.reasons.items(), key=lambda item: item[1])
+                raise UserError(
+                    f"No episode of the {len(real.held_out)} held-out tasks could be played in the real environment. "
+                    f"Commonest reason ({times} times): {reason.rstrip('.')}."
+                )
+            stage.result["real"] = count["steps"]
+            run.spend(real=count["steps"], check=count["steps"])
             path.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
-    ledger.spend("check", found.env_steps, reserved=True)
+    took = int(stage.result["real"])
+    ledger.spend("check", took, reserved=True)
     run.say(f"{name}, real: {found}")
-    return found
+    return found, took
 
 
-def _dream_check(run: Run, name: str, policy: Policy, gym: Gym, tasks: TaskSet, params: SamplingParams) -> float:
+def _dream_check(
+    run: Run, name: str, policy: Policy, gym: Gym, tasks: TaskSet, params: SamplingParams, deadline: float
+) -> float:
     """Success on tasks of the gym, in the dream: shown beside the real one, never in its place."""
     with run.stage(name) as stage:
         if not stage.done:
             found = run_sync(
                 evaluate(
-                    policy, tasks, lambda: gym.env(evaluation=True), params=params, seed=derive(run.seed, "dream check")
+                    policy,
+                    tasks,
+                    lambda: gym.env(evaluation=True),
+                    params=params,
+                    seed=derive(run.seed, "dream check"),
+                    deadline=deadline,
                 )
             )
             run.spend(dream=found.env_steps)
@@ -435,10 +434,12 @@ def _rl(
     params: SamplingParams,
     real: RealSide | None,
     ledger: RealBudget,
-) -> str | None:
-    """RL in the dream with real rounds and checks; why it was halted, if it was."""
+) -> tuple[str | None, list[LoggedEpisode]]:
+    """RL in the dream with real rounds and checks; why it was halted, if it was, and what joined the gym."""
     assert policy.learner is not None
     policy.learner.configure(OptimizerConfig(lr=config.rl_lr))
+    if algorithm.needs_reference:  # the clone; a resumed run has it from its checkpoint
+        policy.learner.freeze_reference()
     collector = GymCollector(gym, policy, tasks, config, run, params, real, ledger)
     train(
         policy,
@@ -454,9 +455,4 @@ def _rl(
         ledger="dream",
     )
     halted = run.noted("halted")
-    return str(halted["reason"]) if halted else None
-
-
-def default_algorithm(seed: int) -> GRPO:
-    """GRPO in two minibatches, as measured on tiny models."""
-    return GRPO(minibatches=2, seed=seed)
+    return str(halted["reason"]) if halted else None, collector.added
