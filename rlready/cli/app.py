@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlready import __version__
-from rlready.cli import doctor, dream, dream_train, papers, recipes, record, runs, train
+from rlready.cli import doctor, dream, papers, recipes, record, runs, train
 from rlready.cli.common import Commands
 
 app = typer.Typer(
@@ -56,7 +56,6 @@ app.command("doctor", rich_help_panel=_OWN)(doctor.doctor)
 app.command("train", rich_help_panel=_OWN)(train.train)
 app.command("eval", rich_help_panel=_OWN)(train.evaluate)
 app.command("algorithms", rich_help_panel=_OWN)(train.algorithms)
-dream.app.command("train")(dream_train.train)
 app.add_typer(dream.app, name="dream", rich_help_panel=_LOGS)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 

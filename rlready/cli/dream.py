@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlready.cli.common import JsonOption, QuietOption, out, print_json
+from rlready.cli.dream_train import train
 from rlready.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def dream() -> None:
     """
 
 
-@app.command()
 def fit(
     logs: Annotated[list[Path], typer.Argument(help="Log files, or folders of them: JSON or JSONL.")],
     to: Annotated[Path, typer.Option("--out", "-o", help="The gym's folder.")] = Path("gym"),
@@ -41,7 +41,7 @@ def fit(
         str, typer.Option("--simulator", "-s", help="retrieval, tiny, hf:NAME, http://HOST/v1#MODEL, or auto.")
     ] = "retrieval",
     rewards: Annotated[
-        Path | None, typer.Option(help="A file of `id, reward`: CSV, JSON or JSONL.", show_default=False)
+        Path | None, typer.Option(help="A file of `id, reward`: CSV or JSONL.", show_default=False)
     ] = None,
     verifier: Annotated[
         str | None, typer.Option(help="A function that scores runs and dreams: my.py:score.", show_default=False)
@@ -138,7 +138,6 @@ def fit(
     tables.print_next(console, fitted)
 
 
-@app.command()
 def show(folder: GymArgument, as_json: JsonOption = False) -> None:
     """Show what a gym holds and what was measured when it was fitted.
 
@@ -158,7 +157,6 @@ def show(folder: GymArgument, as_json: JsonOption = False) -> None:
     tables.print_measured(console, fitted)
 
 
-@app.command()
 def report(
     folder: GymArgument,
     real: Annotated[
@@ -216,7 +214,6 @@ def report(
     tables.print_report(out(), measured, folder)
 
 
-@app.command()
 def serve(
     folder: GymArgument,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
@@ -288,4 +285,5 @@ def _score(given: str | None, gym: Gym) -> Any:
     return load_object(target, default="score")
 
 
-# `rlready dream train` is `rlready.cli.dream_train.train`; it is registered in `cli.app`.
+for _name, _command in (("fit", fit), ("report", report), ("train", train), ("serve", serve), ("show", show)):
+    app.command(_name)(_command)
