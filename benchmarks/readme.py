@@ -138,6 +138,82 @@ def log_readers(r: Result) -> str:
     return "\n\n".join([table(["", *names], rows), f"Wanted: 50 MB a second on one core; by processor time it {held}."])
 
 
+def broken_dreams(r: Result) -> str:
+    """What gate and report say, and what reality says where the gate was forced."""
+    gyms, says = r["gyms"], r["says"]
+
+    def points(pair: Result) -> str:
+        low, high = (100 * x for x in pair["interval"])
+        return f"{100 * pair['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+    def by_seed(name: str, key: str) -> str:
+        return " / ".join(f"{100 * seed[key]:.0f}" for seed in gyms[name]["seeds"])
+
+    def verdict(name: str, rival: str) -> str:
+        low, high = gyms[name]["all seeds"][rival]["interval"]
+        return "gains" if low > 0 else "loses" if high < 0 else "does not differ"
+
+    gate = [
+        [
+            name,
+            "passed" if said["passed"] else f"stopped: {', '.join(said['failed'])}",
+            ", ".join(said["named"]) or "-",
+            f"{said['same actions']['different']} of {said['same actions']['scripts']}",
+            percent(said["errors found"]),
+            f"{100 * said['optimism']:+.1f}",
+        ]
+        for name, said in says.items()
+    ]
+    rows = [
+        [
+            name,
+            percent(each["dream, before"]),
+            percent(each["dream"]),
+            percent(each["clone, real"]),
+            percent(each["real"]),
+            by_seed(name, "real"),
+            points(each["against cloning"]),
+            "-" if name == "healthy" else points(each["against healthy"]),
+        ]
+        for name, each in ((name, found["all seeds"]) for name, found in gyms.items())
+    ]
+    habits = [
+        [name, *(f"{found['all seeds']['habits'][key]:.2f}" for key in ("looks first", "actions", "writes", "refused"))]
+        for name, found in gyms.items()
+    ]
+    why = [
+        f"- {name}, {check}: {found['failures'][0]}"
+        for name, said in says.items()
+        for check, found in said["failed"].items()
+        if check == {"tolerant": "invalid actions"}.get(name.split(",")[0], "determinism")
+    ]
+    seeds = len(gyms["healthy"]["seeds"])
+    sums = [
+        f"{name.capitalize()}: in reality it {verdict(name, 'against cloning')} against filtered cloning"
+        + ("." if name == "healthy" else f" and {verdict(name, 'against healthy')} against the healthy dream.")
+        for name in gyms
+    ]
+    return "\n\n".join(
+        [
+            table(
+                ["gym", "gate", "the report names", "scripts that differ", "errors found", "flattery, points"], gate
+            ),
+            "The first sentence of each check that stopped them:\n\n" + "\n".join(why),
+            f"By force, {seeds} seeds, {r['held out']} held-out tickets of the real desk:",
+            table(
+                [
+                    "trained in", "dream, before", "dream, after", "real, cloned", "real, after", "by seed",
+                    "against cloning, points", "against healthy, points",
+                ],
+                rows,
+            ),
+            " ".join(sums),
+            "What the trained agents do on the real tickets, an episode:",
+            table(["trained in", "looks first", "actions", "writes", "refused"], habits),
+        ]
+    )  # fmt: skip
+
+
 SECTIONS: dict[str, Callable[[Result], str]] = {
     "vs_trl": vs_trl, "rollout_engine": rollout_engine, "dream_speed": dream_speed,
     "log_readers": log_readers,
