@@ -310,3 +310,18 @@ def test_the_command_writes_logs_and_says_what_is_wrong(tmp_path: Path, capsys: 
     assert "Did you mean careful" in capsys.readouterr().err
     assert main(["logs", str(out), "--mix", "careful=x"]) == 2
     assert "--mix" in capsys.readouterr().err
+
+
+def test_a_dreams_first_observation_of_a_ticket_is_the_desks_own(tmp_path: Path) -> None:
+    """What `dream fit` learns of the logs poses a ticket, and reads actions, as the desk does."""
+    from rlready.dream.domain import Domain
+    from rlready.experience.logs import episode_of, read_logs, system_of
+
+    write_logs(play_logs(WORLD, MIXED, 1000), tmp_path / "desk.jsonl")
+    read = list(read_logs(tmp_path / "desk.jsonl"))
+    rules = system_of(read[0])
+    domain = Domain.learn([episode_of(r, rules=rules)[0] for r in read], rules=rules, tools=read[0].tools)
+    posed = run_sync(Desk().reset(test_tasks[0], 0))
+    assert domain.prompt(test_tasks[0].prompt[1].text) == posed.messages
+    assert set(domain.actions or ()) == set(WORLD.actions) and domain.ending.words_close
+    assert {r.source for r in read} == {"random", "agent"} and read[0].task_id == tasks[0].id
