@@ -42,6 +42,7 @@ FORMAT = 1
 RewardSource = Literal["model", "criteria", "verifier", "both"]
 REWARD_SOURCES: tuple[RewardSource, ...] = ("model", "criteria", "verifier", "both")
 LowConfidence = Literal["end", "mask"]
+LOW_CONFIDENCE: tuple[LowConfidence, ...] = ("end", "mask")
 SPLITS = ("train", "dev", "test")
 _MOST_IMAGINED = 100_000
 
@@ -99,10 +100,12 @@ class Gym:
             about: facts.
 
         Raises:
-            UserError: there is no such reward source, or a limit is no probability.
+            UserError: there is no such reward source or way with low confidence, or a limit is no probability.
         """
         if reward_source not in REWARD_SOURCES:
             raise did_you_mean("reward source", reward_source, REWARD_SOURCES)
+        if low_confidence not in LOW_CONFIDENCE:
+            raise did_you_mean("way with low confidence", low_confidence, LOW_CONFIDENCE)
         if not 0 <= min_confidence <= 1:
             raise UserError(f"min_confidence is {min_confidence}; it must lie in [0, 1].")
         self.domain, self.state, self.library, self.simulator = domain, state, library, simulator
@@ -339,42 +342,48 @@ class Gym:
             ) from error
         except ValueError as error:
             raise UserError(f"{folder / 'gym.json'} is damaged ({error}). Fit the gym again.") from error
-        if body.get("format") != FORMAT:
+        if isinstance(body, dict) and body.get("format") != FORMAT:
             raise UserError(
                 f"{folder} is a gym of format {body.get('format')}; this rlready reads {FORMAT}. Fit it again."
             )
-        domain = Domain.from_json(body["domain"])
-        if domain.fingerprint != body["fingerprint"]:
+        try:
+            domain, found = Domain.from_json(body["domain"]), body["fingerprint"]
+            state = StateRules.from_json(body["state"])
+            train = set(body["splits"]["train"])
+            saved = {
+                "reward_source": body["reward_source"],
+                "perturb": [Perturb(**p) for p in body["perturb"]],
+                "min_confidence": body["min_confidence"],
+                "low_confidence": body["low_confidence"],
+            }
+            criteria = None if body["criteria"] is None else Criteria.from_json(body["criteria"])
+            calibration = None if body["calibration"] is None else Calibration.from_json(body["calibration"])
+            about, name = body["about"], body["simulator"]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise UserError(f"{folder / 'gym.json'} is damaged ({what}). Fit the gym again.") from error
+        if domain.fingerprint != found:
             raise UserError(
                 f"{folder}: parser, template or flags of this rlready are others than those the gym was fitted with. "
                 "Fit it again, or use the version that wrote it."
             )
-        state = StateRules.from_json(body["state"])
-        train = set(body["splits"]["train"])
-        with ExperienceStore(folder, readonly=True) as store:
-            episodes = [entry.episode for entry in store]
-        library = Library([e for e in episodes if e.task_id in train], domain, state)
-        saved = {
-            "reward_source": body["reward_source"],
-            "perturb": [Perturb(**p) for p in body["perturb"]],
-            "min_confidence": body["min_confidence"],
-            "low_confidence": body["low_confidence"],
-        }
         for key in options:
             if key not in saved:
                 raise did_you_mean("option of a gym", key, saved)
-        own = simulator is None or simulator == body["simulator"]
-        calibration = body["calibration"]
+        with ExperienceStore(folder, readonly=True) as store:
+            episodes = [entry.episode for entry in store]
+        library = Library([e for e in episodes if e.task_id in train], domain, state)
+        own = simulator is None or simulator == name
         gym = cls(
             domain,
             state,
             library,
-            load_simulator(simulator or body["simulator"], folder, library, domain),
+            load_simulator(simulator or name, folder, library, domain),
             splits=body["splits"],
             held_out=[e for e in episodes if e.task_id not in train],
-            criteria=None if body["criteria"] is None else Criteria.from_json(body["criteria"]),
-            calibration=Calibration.from_json(calibration) if calibration is not None and own else None,
-            about=body["about"],
+            criteria=criteria,
+            calibration=calibration if own else None,
+            about=about,
             **{**saved, **options},
         )
         gym.folder = folder
