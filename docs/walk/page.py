@@ -29,13 +29,21 @@ def step(r: Result, name: str) -> str:
 
 def seeds(r: Result) -> str:
     """The result of each training run."""
-    head = ["seed", "filtered cloning", "after RL in the dream", "real transitions", "minutes"]
-    lines = [f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|"]
+    ways = ("greedy", "sampled at 1")
+    head = [
+        "seed",
+        *(f"{who}, {way}" for way in ways for who in ("cloning", "after RL")),
+        "real transitions",
+        "minutes",
+    ]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for run in r["runs"]:
         m = run["metrics"]
-        spent = run["spent"]["real"]
-        cells = [str(run["seed"]), f"{m['real/filtered cloning']:.1%}", f"{m['real/after RL in the dream']:.1%}"]
-        lines.append(f"| {' | '.join([*cells, f'{spent:,}', f'{run['seconds'] / 60:.1f}'])} |")
+        cells = [str(run["seed"])]
+        for way in ways:
+            cells += [f"{m[f'real/{who}, {way}']:.1%}" for who in ("filtered cloning", "after RL in the dream")]
+        cells += [f"{run['spent']['real']:,}", f"{run['seconds'] / 60:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *(f"- seed {run['seed']}: {run['notes'][-1]}" for run in r["runs"])]
     return "\n".join(lines)
 
@@ -66,7 +74,8 @@ def airline(r: Result) -> str:
 def about(r: Result) -> str:
     """What was measured on what."""
     a = r["about"]
-    return f"Measured by `docs/walk/run.py` at commit {a['commit']} ({a['machine']}; torch {a['torch']}, Python {a['python']})."
+    where = f"{a['machine']}; torch {a['torch']}, Python {a['python']}"
+    return f"Measured by `docs/walk/run.py` at commit {a['commit']} ({where})."
 
 
 PARTS = {
@@ -88,10 +97,13 @@ def fill(text: str) -> str:
         ValueError: a mark of a part is missing.
     """
     for name, make in PARTS.items():
-        pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        text, n = pattern.subn(lambda m, body=make(): f"{m.group(1)}{body}\n{m.group(2)}", text)
+        body = make()
+        pattern = re.compile(rf"<!-- {name}:begin -->\n.*?<!-- {name}:end -->", re.DOTALL)
+        n = len(pattern.findall(text))
         if n != 1:
             raise ValueError(f"docs/dream.md needs the marks of {name} once, and has them {n} times")
+        before, after = pattern.split(text)
+        text = f"{before}<!-- {name}:begin -->\n{body}\n<!-- {name}:end -->{after}"
     return text
 
 

@@ -4,8 +4,8 @@
     python docs/walk/run.py --seeds 0 1 2           # and its training with further seeds
     python docs/walk/run.py --airline tau_airline_gpt4o.json
 
-Results go to docs/walk/results/, pictures to docs/img/; `python docs/walk/page.py` writes them into the page, and a test
-fails where page and results differ. The airline log is not ours: it comes from the public repository
+Results go to docs/walk/results/, pictures to docs/img/; `python docs/walk/page.py` writes them into the page, and a
+test fails where page and results differ. The airline log is not ours: it comes from the public repository
 sierra-research/tau-bench (historical_trajectories/gpt-4o-airline.json, MIT licence).
 """
 
@@ -31,7 +31,7 @@ WALK = {
     "logs": "python -m rlready.worlds.fiction logs desk.jsonl --episodes 2000 --seed 0",
     "fit": "rlready dream fit desk.jsonl --out gym --seed 0",
     "report": f"rlready dream report gym {REAL} --real-budget 1000",
-    "train": f"rlready dream train gym {REAL} --real-budget 8000 --seed 0",
+    "train": f"rlready dream train gym {REAL} --real-budget 12000 --seed 0",
 }
 
 
@@ -47,9 +47,8 @@ def run(command: str, folder: Path) -> dict[str, Any]:
     done = subprocess.run(line, shell=True, cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{command}\n{done.stdout}{done.stderr}")
-    spoken = [part for part in (done.stdout.rstrip(), done.stderr.rstrip()) if part]
-    return {"command": command, "out": done.stdout.rstrip(), "said": spoken[-1] if spoken else "", "err": done.stderr.rstrip(),
-            "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
+    seconds = round(time.perf_counter() - began, 1)
+    return {"command": command, "out": done.stdout.rstrip(), "err": done.stderr.rstrip(), "seconds": seconds}
 
 
 def about() -> dict[str, Any]:

@@ -271,7 +271,12 @@ def _report(run: Run, outcome: Outcome) -> dict[str, Any]:
         notes.append(outcome.skipped)
     if outcome.halted:
         notes.append(f"Training halted: {outcome.halted.rstrip('.')}. The last healthy checkpoint was kept.")
-    for name, found in (("filtered cloning", outcome.clone), ("after RL in the dream", outcome.trained)):
+    checks = [("filtered cloning, greedy", outcome.clone), ("after RL in the dream, greedy", outcome.trained)]
+    if outcome.sampled is not None:
+        way = f"sampled at {outcome.sampled.temperature:g}"
+        checks += [(f"filtered cloning, {way}", outcome.sampled.clone)]
+        checks += [(f"after RL in the dream, {way}", outcome.sampled.trained)]
+    for name, found in checks:
         if found is not None:
             metrics[f"real/{name}"] = found.success
             notes.append(f"Real, held out, {name}: {found}")
@@ -279,12 +284,16 @@ def _report(run: Run, outcome: Outcome) -> dict[str, Any]:
     notes += [f"In the dream, {said[k]}: {v:.1%} (no evidence by itself)" for k, v in outcome.dream.items()]
     notes.append(f"Spent: {outcome.budget}.")
     if outcome.difference is not None:
-        metrics["real/difference"] = outcome.difference.difference
+        metrics["real/difference, greedy"] = outcome.difference.difference
+    if outcome.sampled is not None and outcome.sampled.difference is not None:
+        metrics[f"real/difference, sampled at {outcome.sampled.temperature:g}"] = outcome.sampled.difference.difference
     report: dict[str, Any] = run.report(
         f"{run.name}: RL in a dream", metrics=metrics, notes=[*notes, outcome.last_line]
     ).to_json()
     if outcome.difference is not None:
-        report["difference"] = outcome.difference.to_json()
+        report["difference"] = {"greedy": outcome.difference.to_json()}
+        if outcome.sampled is not None and outcome.sampled.difference is not None:
+            report["difference"]["sampled"] = outcome.sampled.difference.to_json()
     report["notes"] = notes
     report["result"] = outcome.last_line
     return report

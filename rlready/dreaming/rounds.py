@@ -184,9 +184,9 @@ class GymCollector(TaskCollector):
         self.rounds.at += 1
         self._dream_metrics, self._repair = True, {}
         if self.rounds.at in self.rounds.due and self.real is not None and self.reality is not None:
-            most = int(self.budget.free() * 0.9 // max(1, self.real.cost(self.config.group_size, self.gym)))
-            left = sum(step >= self.rounds.at for step in self.rounds.due)
-            n = min(groups, most // left if math.isfinite(self.budget.free()) else groups)
+            free, left = self.budget.free(), sum(step >= self.rounds.at for step in self.rounds.due)
+            each = max(1, self.real.cost(self.config.group_size, self.gym))
+            n = groups if math.isinf(free) else min(groups, int(free * 0.9) // each // left)
             if n >= 1:
                 return await self._real_round(n)
             self.rounds.skipped += 1

@@ -114,6 +114,16 @@ class DreamTrainConfig:
 
 
 @dataclass
+class Sampled:
+    """The real checks once more, sampled at the temperature of training. RL that only sharpens shows here alone."""
+
+    temperature: float
+    clone: Evaluation
+    trained: Evaluation | None = None
+    difference: Paired | None = None
+
+
+@dataclass
 class Outcome:
     """What `train_in_dream` found.
 
@@ -121,6 +131,7 @@ class Outcome:
         gate: what the gate said.
         forced: checks that failed and were overridden.
         clone, trained: evaluations on the held-out set of the real environment, greedy; None where it was not asked.
+        sampled: the same, sampled.
         dream: success of clone and trained agent in the dream, on held-out tasks where the reward source can judge
             such; never a result.
         difference: the paired difference trained - clone; None where reality was not asked.
@@ -133,6 +144,7 @@ class Outcome:
     forced: list[str]
     clone: Evaluation | None = None
     trained: Evaluation | None = None
+    sampled: Sampled | None = None
     dream: dict[str, float] = field(default_factory=dict)
     difference: Paired | None = None
     halted: str | None = None
@@ -144,7 +156,10 @@ class Outcome:
         """The result in one line: the real, paired difference, or that there is none."""
         if self.difference is None:
             return f"Result: {NOT_CHECKED}."
-        return f"Result, real and paired, dream RL against filtered cloning: {self.difference}."
+        found = f"Result, real and paired, dream RL against filtered cloning: greedy {self.difference}"
+        if self.sampled is None or self.sampled.difference is None:
+            return f"{found}."
+        return f"{found}; sampled at temperature {self.sampled.temperature:g} {self.sampled.difference}."
 
 
 def train_in_dream(
@@ -185,7 +200,7 @@ def train_in_dream(
         )
     if real is not None:
         held = real.cost(len(real.held_out), gym)
-        ledger.reserve(GATE + 2 * held, f"the gate and the paired check on {len(real.held_out)} held-out tasks")
+        ledger.reserve(GATE + 4 * held, f"the gate and the paired checks on {len(real.held_out)} held-out tasks")
     report, forced = _pass_gate(gym, run, real, ledger, force)
     out = Outcome(report, forced)
     params = SamplingParams(
@@ -193,14 +208,16 @@ def train_in_dream(
     )
     greedy = SamplingParams(temperature=0.0, max_tokens=config.max_tokens, stop_ids=policy.renderer.stop_ids)
     if real is not None:
-        ledger.reserved = 2 * held
+        ledger.reserved = 4 * held
 
     if not cloned:
         _clone_stage(gym, policy, run, config)
     seed = derive(run.seed, "real check")
     if real is not None:
         out.clone, took = _real_check(run, "check clone", policy, real, greedy, seed, ledger, config.deadline)
-        ledger.keep(took)  # the second check is of the same tasks, and takes about as much
+        sampled, more = _real_check(run, "check clone, sampled", policy, real, params, seed, ledger, config.deadline)
+        out.sampled = Sampled(config.temperature, sampled)
+        ledger.keep(took + more)  # the second check is of the same tasks, and takes about as much
     dreamt = _dreamable(gym, verifier)
     out.dream["clone"] = _dream_check(run, "dream clone", policy, gym, dreamt, greedy, config.deadline)
 
@@ -229,8 +246,11 @@ def train_in_dream(
     out.dream["trained"] = _dream_check(run, "dream trained", policy, gym, dreamt, greedy, config.deadline)
     if real is not None:
         out.trained, _ = _real_check(run, "check trained", policy, real, greedy, seed, ledger, config.deadline)
-        assert out.clone is not None
+        assert out.clone is not None and out.sampled is not None
         out.difference = paired(out.trained, out.clone)
+        name = "check trained, sampled"
+        out.sampled.trained, _ = _real_check(run, name, policy, real, params, seed, ledger, config.deadline)
+        out.sampled.difference = paired(out.sampled.trained, out.sampled.clone)
     out.budget = str(ledger)
     return out
 
