@@ -219,8 +219,13 @@ class Session:
         if work.dropped:
             work.release()
             return
+        self.book.assembly.working += 1
         work.task = self.book.loop.create_task(self._carry_out(work))
-        work.task.add_done_callback(lambda _: work.release())
+        work.task.add_done_callback(partial(self._over, work))
+
+    def _over(self, work: Work, task: asyncio.Task[None]) -> None:
+        self.book.assembly.working -= 1
+        work.release()
 
     def _check(self, request: Step, work: Work | None) -> None:
         if work is not None and work.outcome is None:

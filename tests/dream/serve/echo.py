@@ -21,10 +21,14 @@ def digest(task: str, seed: int, actions: list[str]) -> str:
 
 
 class Echo(Env):
-    """Actions are commands: "wait S" sleeps, "hang" never returns, "deaf" cannot be cancelled at first, "raise" fails,
-    "quit" ends the episode with reward 1; everything else is only noted. Closed environments are counted."""
+    """Actions are commands; what is none of these is only noted.
+
+    "wait S" sleeps, "hold" waits for its gate, "hang" never returns, "deaf" cannot be cancelled at first, "raise"
+    fails, "quit" ends the episode with reward 1.
+    """
 
     live: ClassVar[Counter[str]] = Counter()
+    gates: ClassVar[dict[str, tuple[asyncio.Event, asyncio.Event]]] = {}
 
     def __init__(self, delay: Any = None) -> None:
         Echo.live["made"] += 1
@@ -47,6 +51,10 @@ class Echo(Env):
             await asyncio.sleep(self.delay())
         if command == "wait":
             await asyncio.sleep(float(rest.split()[0]))
+        elif command == "hold":
+            entered, gate = Echo.gates[action]
+            entered.set()
+            await gate.wait()
         elif command == "hang":
             await asyncio.Event().wait()
         elif command == "deaf":
@@ -71,6 +79,7 @@ class Echo(Env):
 def factory(delay: Any = None) -> EnvFactory:
     """Environments of the above; the counts start afresh."""
     Echo.live.clear()
+    Echo.gates.clear()
     return lambda: Echo(delay)
 
 

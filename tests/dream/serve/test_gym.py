@@ -11,7 +11,7 @@ from openenv.core.generic_client import GenericEnvClient
 from rlready.dream.domain import Domain
 from rlready.dream.gym import Gym
 from rlready.dream.library import Library
-from rlready.dream.serve import Server
+from rlready.dream.serve import Limits, Server
 from rlready.dream.serve.mcp_server import mcp_server
 from rlready.dream.simulators.retrieval import Retrieval
 from rlready.dream.state import StateRules
@@ -54,7 +54,7 @@ def test_sixty_four_served_episodes_are_those_in_process(gym: Gym) -> None:
     async def served(url: str, n: int) -> Seen:
         task, seed, actions = plan[n]
         seen: Seen = []
-        async with GenericEnvClient(base_url=url) as env:
+        async with GenericEnvClient(base_url=url, connect_timeout_s=120, message_timeout_s=120) as env:
             first = await env.reset(task=task.id, seed=seed)
             assert first.observation["messages"] == [m.to_json() for m in task.prompt]
             for action in actions:
@@ -65,7 +65,7 @@ def test_sixty_four_served_episodes_are_those_in_process(gym: Gym) -> None:
         return seen
 
     async def run() -> None:
-        async with Server(gym.env, tasks) as server:
+        async with Server(gym.env, tasks, limits=Limits(deadline=100)) as server:
             theirs = await asyncio.gather(*(served(server.url, n) for n in range(64)))
             counts = server.book.metrics()["counts"]
             assert counts["errors"] == counts["timeouts"] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -83,53 +84,97 @@ def test_the_http_routes_of_the_protocol_have_its_types() -> None:
     assert all_closed()
 
 
-def test_sixty_four_episodes_at_once_with_delays_timeouts_and_cancelled_requests() -> None:
-    """Every reply is the right one for its own episode and step, also for clients without request ids."""
-    steps, lost = 12, []
+KINDS: tuple[type[GenericEnvClient], ...] = (GenericEnvClient, GenericEnvClient, GenericEnvClient)
+STEPS = 12
 
-    async def play(url: str, n: int, client: type[GenericEnvClient]) -> None:
-        rng = random.Random(n)
+
+async def sixty_four(served: Server, odd: Callable[[GenericEnvClient, int, int], Awaitable[Any]]) -> None:
+    """Play 64 episodes at once, a quarter of them through the client with ids; `odd` takes every seventh step.
+
+    Every reply must be the one that belongs to this episode and this step.
+    """
+
+    async def play(n: int, client: type[GenericEnvClient]) -> None:
         done: list[str] = []
-        async with client(base_url=url, message_timeout_s=20) as env:
+        async with client(base_url=served.url, connect_timeout_s=60, message_timeout_s=60) as env:
             first = await env.reset(task=n % 5, seed=n)
             assert first.observation["task"] == f"t{n % 5}"
-            while len(done) < steps:
-                slow, cancel = rng.random() < 0.15, rng.random() < 0.15
-                action = say(f"wait 0.35 {n}.{len(done)}" if slow else f"do {n}.{len(done)}")
-                try:
-                    if cancel and slow:  # given up while the environment is at work
-                        await asyncio.wait_for(env.step(action), 0.05)
-                    result = await env.step(action)
-                except TimeoutError:
-                    lost.append("cancelled")
-                    result = await repeat(env, action)
-                except RuntimeError as error:
-                    assert "TIMEOUT" in str(error), error
-                    lost.append("deadline")
-                    result = await repeat(env, action)
-                done.append(action["text"])
+            while len(done) < STEPS:
+                if (n + len(done)) % 7 == 0:
+                    action, result = await odd(env, n, len(done))
+                else:
+                    action = f"do {n}.{len(done)}"
+                    result = await again(env, action)
+                done.append(action)
                 assert result.observation["text"] == digest(f"t{n % 5}", n, done)
                 assert result.observation["step"] == len(done)
-            assert (await env.state())["step_count"] == steps
-            assert (await env.step(say("quit"))).done
+            assert (await env.state())["step_count"] == STEPS
+            assert (await again(env, "quit")).done
 
-    async def repeat(env: GenericEnvClient, action: dict[str, Any]) -> Any:
-        while True:
-            try:
-                return await env.step(action)
-            except RuntimeError as error:
-                assert "TIMEOUT" in str(error) or "STILL_WORKING" in str(error), error
+    kinds = (*KINDS, Numbered)
+    await asyncio.gather(*(play(n, kinds[n % 4]) for n in range(64)))
+    counts = served.book.metrics()["counts"]
+    assert counts["opened"] == counts["episodes"] == 64
+    assert counts["steps"] == 64 * (STEPS + 1)  # nothing was carried out twice
+    assert counts["errors"] == counts["stuck"] == 0
+
+
+async def again(env: GenericEnvClient, action: str) -> Any:
+    """Ask until the deadline is kept."""
+    while True:
+        try:
+            return await env.step(say(action))
+        except RuntimeError as error:
+            assert "TIMEOUT" in str(error), error
+
+
+def test_sixty_four_episodes_at_once_with_delays_and_deadlines() -> None:
+    late = []
+
+    async def odd(env: GenericEnvClient, n: int, step: int) -> Any:
+        action = f"wait 0.35 {n}.{step}"
+        with pytest.raises(RuntimeError, match="TIMEOUT"):
+            await env.step(say(action))
+        if n % 2 and not isinstance(env, Numbered):  # another action meanwhile, or afterwards
+            with pytest.raises(RuntimeError, match=r"STILL_WORKING|UNSEEN_REPLY"):
+                await env.step(say("other"))
+        late.append(action)
+        return action, await again(env, action)
 
     async def run() -> None:
         rng = random.Random(0)
         async with server(lambda: rng.random() * 0.02, deadline=0.25) as served:
-            kinds = (GenericEnvClient, GenericEnvClient, GenericEnvClient, Numbered)
-            await asyncio.gather(*(play(served.url, n, kinds[n % 4]) for n in range(64)))
-            counts = served.book.metrics()["counts"]
-            assert counts["opened"] == counts["episodes"] == 64
-            assert counts["steps"] == 64 * (steps + 1)  # nothing was carried out twice
-            assert counts["timeouts"] >= lost.count("deadline") > 10 and lost.count("cancelled") > 10
-            assert counts["errors"] == counts["stuck"] == 0
+            await sixty_four(served, odd)
+            assert served.book.metrics()["counts"]["timeouts"] >= len(late) > 100
+        assert all_closed() and Echo.live["made"] == 64
+
+    asyncio.run(run())
+
+
+def test_sixty_four_episodes_at_once_with_cancelled_requests() -> None:
+    """Also for clients without ids: asking again while the environment is at work gets one reply, the right one."""
+    gave_up = []
+
+    async def odd(env: GenericEnvClient, n: int, step: int) -> Any:
+        action = f"hold {n}.{step}"
+        entered, gate = Echo.gates[action] = asyncio.Event(), asyncio.Event()
+        asked = asyncio.ensure_future(env.step(say(action)))
+        await entered.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        gave_up.append(action)
+        if n % 2 and not isinstance(env, Numbered):
+            with pytest.raises(RuntimeError, match="STILL_WORKING"):
+                await env.step(say("other"))
+        asyncio.get_running_loop().call_later(0.02, gate.set)
+        return action, await again(env, action)
+
+    async def run() -> None:
+        rng = random.Random(0)
+        async with server(lambda: rng.random() * 0.02) as served:
+            await sixty_four(served, odd)
+            assert len(gave_up) > 100 and served.book.metrics()["counts"]["timeouts"] == 0
         assert all_closed() and Echo.live["made"] == 64
 
     asyncio.run(run())

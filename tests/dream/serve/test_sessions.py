@@ -237,6 +237,12 @@ def test_slow_steps_begin_together_and_quick_ones_at_once() -> None:
         assert [name for name, _ in begun] == ["a"] and begun[0][1] - asked < 0.1 / 5 + 0.02
         begun.clear()
         here.clear()
+        assembly.working = 1  # somebody is at work, and the loop runs: the simulator takes newcomers
+        join("b")
+        assert [name for name, _ in begun] == ["b"]
+        assembly.working = 0
+        begun.clear()
+        here.clear()
         ends = loop.time() + 0.06
         while loop.time() < ends:  # somebody comes all the time, and the first must not wait for ever
             join("a")
