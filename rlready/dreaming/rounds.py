@@ -21,7 +21,7 @@ from rlready.dream.measure.walk import looks_failed
 from rlready.dream.variations import Variations
 from rlready.dreaming.budget import RealBudget
 from rlready.dreaming.collect import TaskCollector
-from rlready.envs.base import Env, EnvFactory, Step
+from rlready.envs.base import Env, EnvFactory, Observation, Step
 from rlready.errors import EnvError, UserError
 from rlready.evaluate import Evaluation, evaluate
 from rlready.experience.episode import LoggedEpisode
@@ -93,6 +93,8 @@ class RealSide:
 
         def make() -> Env:
             env = self.env()
+            if not isinstance(env, Env):
+                raise UserError(f"The real environment is of type {type(env).__name__}, not an Env.")
             inner = env.step
 
             async def step(action: str) -> Step:
@@ -110,6 +112,39 @@ class RealSide:
         """A cautious estimate of the transitions of so many episodes: one and a half times the recorded mean length."""
         lengths = [len(e) for e in gym.library.episodes.values()] or [gym.domain.ending.cap]
         return math.ceil(episodes * min(1.5 * sum(lengths) / len(lengths), gym.domain.ending.cap))
+
+
+def blaming(env: EnvFactory) -> EnvFactory:
+    """The environment, its errors as sentences for whoever wrote it. Rollouts need no such thing, they exclude."""
+
+    def make() -> Env:
+        made = env()
+        reset, step = made.reset, made.step
+
+        async def loud_reset(task: Task, seed: int) -> Observation:
+            try:
+                return await reset(task, seed)
+            except Exception as error:
+                raise UserError(
+                    f"The real environment could not be reset to task {task.id} of the logs: {_said(error)}. If it "
+                    "knows only tasks of its own, give those that the gym trains on, too: --tasks my_env.py:tasks."
+                ) from error
+
+        async def loud_step(action: str) -> Step:
+            try:
+                return await step(action)
+            except Exception as error:
+                raise UserError(f"The real environment failed on the action {action!r}: {_said(error)}.") from error
+
+        made.reset, made.step = loud_reset, loud_step  # type: ignore[method-assign]
+        return made
+
+    return make
+
+
+def _said(error: Exception) -> str:
+    text = str(error).rstrip(".")
+    return text if isinstance(error, (UserError, EnvError)) else f"{type(error).__name__}: {text}"
 
 
 @dataclass

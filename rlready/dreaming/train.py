@@ -24,8 +24,8 @@ from rlready.dream.gate import GateReport, gate
 from rlready.dream.gym import Gym
 from rlready.dreaming.budget import RealBudget
 from rlready.dreaming.clone import clone
-from rlready.dreaming.rounds import GymCollector, RealSide
-from rlready.errors import UserError
+from rlready.dreaming.rounds import GymCollector, RealSide, blaming
+from rlready.errors import UserError, did_you_mean
 from rlready.evaluate import Evaluation, Paired, evaluate, paired
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
@@ -102,12 +102,20 @@ class DreamTrainConfig:
             UserError: a number is out of range; names the key.
         """
         least = {"steps": 0, "groups": 1, "group_size": 2, "max_tokens": 1, "clone_epochs": 0, "check_every": 0,
-                 "check_tasks": 1, "real_rounds": 0, "save_every": 0}  # fmt: skip
+                 "clone_batch_tokens": 1, "vocab_size": 259, "check_tasks": 1, "real_rounds": 0, "save_every": 0}  # fmt: skip
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least {bound}.")
         if not 0 < self.temperature < math.inf:
             raise UserError(f"temperature is {self.temperature:g}; it must be above 0.")
+        for name in ("deadline", "rl_lr"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name):g}; it must be above 0.")
+        if math.isnan(self.enough):
+            raise UserError("enough is nan; it is a share of successes, or above 1 to train all the same.")
+        for name, choices in (("clone_from", ("successes", "all")), ("tokenizer", ("auto", "words", "bpe"))):
+            if getattr(self, name) not in choices:
+                raise did_you_mean(name, getattr(self, name), choices)
         for name in ("generated", "max_failures", "allowed"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name):g}; it is a share, between 0 and 1.")
@@ -154,6 +162,8 @@ class Outcome:
     @property
     def last_line(self) -> str:
         """The result in one line: the real, paired difference, or that there is none."""
+        if self.clone is not None and self.difference is None:
+            return f"Result, real: filtered cloning {self.clone}. There was no RL to compare with."
         if self.difference is None:
             return f"Result: {NOT_CHECKED}."
         found = f"Result, real and paired, dream RL against filtered cloning: greedy {self.difference}"
@@ -308,18 +318,21 @@ def check_gate(
     Returns:
         The report, and the real transitions that it cost.
     """
+    known = {} if real is None else {t.id: t for t in real.practice}
     ids = sorted(gym.library, key=lambda id: derive(seed, "gate script", id))
+    if known:  # the real environment may know no task but its own
+        ids = [i for i in ids if gym.library.episodes[i].task_id in known] or ids
     lost = [i for i in ids if not gym.library.episodes[i].success][: scripts // 2]
     chosen = [*lost, *(i for i in ids if i not in set(lost))][:scripts]
     recorded = [gym.library.episodes[i] for i in chosen]
-    known = {} if real is None else {t.id: t for t in real.practice}
     posed = [known.get(e.task_id) or gym.task(e.task_id, e.instruction) for e in recorded]
     played = [(task, [a for a in e.actions if a]) for task, e in zip(posed, recorded, strict=True)]
     sessions = [Gym.load(gym.folder).env_factory(evaluation=True)] if gym.folder is not None else []
     metered, count = real.metered() if real is not None else (None, {"steps": 0})
+    loud = None if metered is None else blaming(metered)
     report = run_sync(
         gate(
-            gym.env_factory(evaluation=True), gym.domain, played, real=metered, sessions=sessions, recorded=recorded,
+            gym.env_factory(evaluation=True), gym.domain, played, real=loud, sessions=sessions, recorded=recorded,
             fingerprint=fingerprint, reads=gym.state.reads, seed=seed,
         )
     )  # fmt: skip

@@ -191,7 +191,7 @@ class Long(Counted):
         return step
 
 
-@pytest.mark.parametrize("budget", [100, 160, 240])
+@pytest.mark.parametrize("budget", [116, 160, 240])
 def test_only_the_last_check_may_take_more_than_was_set_aside(gym, tmp_path, budget):
     """In a world whose episodes are far longer than any that was recorded."""
     real = side(gym, Long)
@@ -519,7 +519,7 @@ def test_real_tasks_that_the_environment_does_not_know_are_one_sentence(gym, tmp
 
 
 def test_no_environment_at_all_is_one_sentence(gym, tmp_path):
-    with pytest.raises(UserError, match=r"not an Env|no environment"):
+    with pytest.raises(UserError, match="type str, not an Env"):
         train(gym, tmp_path, real=side(gym, lambda: "a desk"))  # type: ignore[arg-type,return-value]
 
 
