@@ -58,7 +58,7 @@ def test_drawn_rules_decide_every_case_once_and_none_is_right_too_often(seed: in
 
 def test_rules_that_cannot_be_drawn_are_refused_in_a_sentence() -> None:
     with pytest.raises(UserError, match=r'no rules for "k".*Allow more'):
-        draw_rules(0, ["k"], [Fact("status", {"a": 1.0})], {"a": ("x", NOTHING)})
+        draw_rules(0, ["k"], [Fact("status", {"a": 1.0}, "a")], {"a": ("x", NOTHING)})
 
 
 def test_the_right_resolution_by_hand() -> None:

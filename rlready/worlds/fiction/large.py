@@ -46,11 +46,11 @@ _TEXTS = {
     "wrong": ("the {good} is not what I meant to order", "I took the {good} for another model"),
 }
 _FACTS = (
-    Fact("status", dict.fromkeys(STATUSES, 1 / 3)),
-    Fact("stock", {"some": 2 / 3, "none": 1 / 3}),
-    Fact("age", {"in time": 1 / 2, "too late": 1 / 2}),
-    Fact("size", {"small": 1 / 2, "large": 1 / 2}),
-    Fact("tier", {"gold": 1 / 3, "plain": 2 / 3}),
+    Fact("status", dict.fromkeys(STATUSES, 1 / 3), "delivered"),
+    Fact("stock", {"some": 2 / 3, "none": 1 / 3}, "some"),
+    Fact("age", {"in time": 1 / 2, "too late": 1 / 2}, "in time"),
+    Fact("size", {"small": 1 / 2, "large": 1 / 2}, "small"),
+    Fact("tier", {"gold": 1 / 3, "plain": 2 / 3}, "plain"),
 )
 _OPTIONS = {
     "placed": ("cancel", "escalate", NOTHING),
@@ -268,7 +268,7 @@ class Large(Setting):
         getattr(ShopTools(tables), resolution)(**arguments)
 
     def play(self, task: Task, chance: random.Random, skip: float, waste: float) -> Play:
-        """Find the order, look up what the rules ask, act. A look that is skipped is guessed."""
+        """Find the order, look up what the rules ask, act. What is not looked up is assumed."""
         ticket = ticket_of(task)
         found = yield from self._find(ticket)
         if found is None:
@@ -279,7 +279,7 @@ class Large(Setting):
             return
         if chance.random() < waste:
             yield call("check_stock", item=order["item"])
-        looked = self.rules.guess(chance) | {"status": order["status"], "tier": customer["tier"]}
+        looked = self.rules.assumed | {"status": order["status"], "tier": customer["tier"]}
         limits: Record = {}
         units: dict[str, int] = {}
         known = {"status", "tier"}

@@ -28,10 +28,12 @@ class Fact:
     Attributes:
         name: such as "stock".
         chances: probability of each value, as the tables are drawn; they sum to 1.
+        assumed: what somebody who does not look takes for granted.
     """
 
     name: str
     chances: Mapping[str, float]
+    assumed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,10 @@ class RuleSet:
             out[self.resolution(kind, dict(zip(names, (v for v, _ in values), strict=True)))] += p
         return dict(out)
 
-    def guess(self, chance: random.Random) -> dict[str, str]:
-        """Facts drawn as the tables draw them: what somebody who does not look may assume."""
-        return {f.name: chance.choices(list(f.chances), list(f.chances.values()))[0] for f in self.facts}
+    @property
+    def assumed(self) -> dict[str, str]:
+        """What somebody who does not look takes for granted."""
+        return {fact.name: fact.assumed for fact in self.facts}
 
 
 def draw_rules(

@@ -79,8 +79,8 @@ class Setting(ABC):
 
         Args:
             task: its ticket is all that the player knows at first.
-            chance: of what is skipped, guessed and wasted.
-            skip: probability that a look-up is left out; its facts are then guessed.
+            chance: of what is skipped and wasted.
+            skip: probability that a look-up is left out; its facts are then assumed (`Fact.assumed`).
             waste: probability of a useless look before each useful one.
         """
 

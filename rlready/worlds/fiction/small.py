@@ -1,8 +1,8 @@
 """The small setting, "desk": six order numbers, four items, five tools, for policies of a few ten thousand weights.
 
 A shop holds three to five of the orders order_1 ... order_6, each of one of four items with a status; each item is in
-stock or not. A ticket names an order and a kind of complaint. What is right depends on the order's status and on
-the item's stock, so two looks decide it; an episode has at most six turns. A write settles the
+stock or not. A ticket names an order and a kind of complaint. What is right depends on the order's status and, on
+some paths, on the item's stock, so one or two looks decide it; an episode has at most six turns. A write settles the
 order whatever its status is, and cannot be undone, so trying is no way to find out.
 """
 
@@ -44,8 +44,8 @@ _TEXTS = {
     "unwanted": ("I do not want {}", "please take back {}"),
 }
 _FACTS = (
-    Fact("status", dict.fromkeys(STATUSES, 1 / 3)),
-    Fact("stock", dict.fromkeys(STOCKS, 1 / 2)),
+    Fact("status", dict.fromkeys(STATUSES, 1 / 3), "delivered"),
+    Fact("stock", dict.fromkeys(STOCKS, 1 / 2), "some"),
 )
 _OPTIONS = {
     "placed": ("cancel", NOTHING),
@@ -116,7 +116,7 @@ class Small(Setting):
         """
         self.name = "desk"
         self.rules = draw_rules(
-            seed, KINDS, _FACTS, _OPTIONS, needs={"replace": ("stock", "some")}, most=0.34, least_kinds=4, least_facts=2
+            seed, KINDS, _FACTS, _OPTIONS, needs={"replace": ("stock", "some")}, most=0.34, least_kinds=4
         )
         self.cap, self.max_calls, self.stated = cap, 1, stated
         self.actions = (
@@ -163,12 +163,12 @@ class Small(Setting):
             tables["orders"][ticket["order"]]["status"] = WRITES[resolution]
 
     def play(self, task: Task, chance: random.Random, skip: float, waste: float) -> Play:
-        """Look at the order, then at its item where the rules ask for the stock; act; close."""
+        """Look at the order, then at its item; act; close. The order is left out a third as often as the item."""
         ticket = ticket_of(task)
         kind, order = ticket["kind"], ticket["order"]
-        facts = self.rules.guess(chance)
+        facts = self.rules.assumed
         item = None
-        if chance.random() >= skip:
+        if chance.random() >= skip / 3:
             yield from self._wasted(chance, waste)
             seen = read((yield call("get_order", order=order)))
             facts["status"], item = seen.get("status", facts["status"]), seen.get("item")

@@ -29,7 +29,7 @@ from rlready.worlds.fiction.small import Small
 Kind = Literal["desk", "shop"]
 KINDS: tuple[Kind, ...] = ("desk", "shop")
 SIZES: Mapping[str, int] = MappingProxyType({"train": 400, "dev": 100, "test": 200})
-MIXED: Mapping[str, float] = MappingProxyType({"blind": 4.0, "sloppy": 4.0, "random": 2.0})
+MIXED: Mapping[str, float] = MappingProxyType({"sloppy": 7.0, "blind": 1.0, "random": 2.0})
 """Play of mixed quality: a mediocre agent's logs with some random play beside."""
 
 
@@ -144,12 +144,12 @@ class FictionWorld:
         return FictionEnv(self.setting)
 
 
-def scripts_of(setting: Setting, *, skip: float = 0.3, waste: float = 0.15) -> dict[str, Script]:
+def scripts_of(setting: Setting, *, skip: float = 0.75, waste: float = 0.1) -> dict[str, Script]:
     """Scripted players.
 
     Args:
         setting: whose.
-        skip: how often "sloppy" leaves out a look and guesses.
+        skip: how often "sloppy" leaves out a look and assumes the best.
         waste: how often "sloppy" looks at something useless.
 
     Returns:
