@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from rlready.aio import run_sync
 from rlready.algorithms import Algorithm
 from rlready.checkpoint import Stateful
@@ -102,7 +104,8 @@ class DreamTrainConfig:
             UserError: a number is out of range; names the key.
         """
         least = {"steps": 0, "groups": 1, "group_size": 2, "max_tokens": 1, "clone_epochs": 0, "check_every": 0,
-                 "clone_batch_tokens": 1, "vocab_size": 259, "check_tasks": 1, "real_rounds": 0, "save_every": 0}  # fmt: skip
+                 "clone_batch_tokens": 1, "vocab_size": 259, "check_tasks": 1, "real_rounds": 0,
+                 "save_every": 0}  # fmt: skip
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least {bound}.")
@@ -202,6 +205,7 @@ def train_in_dream(
     Raises:
         UserError: the gate failed, the budget cannot pay for the last check, or there is nothing to learn from.
     """
+    torch.manual_seed(derive(run.seed, "torch"))  # dropout and the like; checkpoints keep it from here on
     ledger = RealBudget(budget)
     tasks = gym.tasks("train", verifier=verifier)
     if not len(tasks):
