@@ -24,7 +24,7 @@ openenv-core's routes without a session (its own server makes an environment for
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,6 @@ import orjson
 
 from rlready.dream.serve.limits import Refusal
 from rlready.dream.serve.sessions import Sessions
-from rlready.dream.serve.websocket import Receive, Scope, Send, serve_socket
 from rlready.dream.serve.wire import SCHEMA, Step, read_json, read_reset, read_step
 
 if TYPE_CHECKING:
@@ -43,6 +42,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -94,40 +96,41 @@ def build(
         Route("/metrics", api.metrics, methods=["GET"]),
     ]
     inner = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Refusal: _refused})
-    inner.add_middleware(_Front, book=book, loopback=loopback, mcp=mcp)
+    inner.add_middleware(_Front, loopback=loopback, mcp=mcp)
     return inner
 
 
-class _Front:
-    """Before any route: keeps foreign web pages out, and takes `/ws` and `/mcp`, which are no requests of this API."""
+def foreign(headers: Iterable[tuple[bytes, bytes]], loopback: bool) -> bool:
+    """Whether a request comes from a web page elsewhere, or for another host's name (DNS rebinding).
 
-    def __init__(self, app: App, book: Sessions, loopback: bool, mcp: App | None) -> None:
-        self.app, self.book, self.loopback, self.mcp = app, book, loopback, mcp
+    Args:
+        headers: names in lower case.
+        loopback: the server is only for this machine.
+    """
+    found = dict(headers)
+    host = _name(b"//" + found.get(b"host", b""))
+    if loopback and host not in LOOPBACK:
+        return True
+    origin = found.get(b"origin")
+    return origin is not None and _name(origin) not in ({host} | (LOOPBACK if loopback else set()))
+
+
+class _Front:
+    """Before any route: keeps foreign web pages out, and takes `/mcp`, which is no request of this API."""
+
+    def __init__(self, app: App, loopback: bool, mcp: App | None) -> None:
+        self.app, self.loopback, self.mcp = app, loopback, mcp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "lifespan" or not self._foreign(scope):
-            if kind == "websocket" and scope["path"] == "/ws":
-                await serve_socket(self.book, receive, send)
-            elif kind == "http" and self.mcp is not None and scope["path"].rstrip("/") == "/mcp":
-                await self.mcp(scope, receive, send)
-            else:
-                await self.app(scope, receive, send)
-        elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "foreign origin"})
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif foreign(scope["headers"], self.loopback):
+            refusal = Refusal("FORBIDDEN", "This server answers this machine only, and no web pages of others.")
+            await _error(refusal)(scope, receive, send)
+        elif self.mcp is not None and scope["path"].rstrip("/") == "/mcp":
+            await self.mcp(scope, receive, send)
         else:
-            await _error(Refusal("FORBIDDEN", "This server answers this machine only, and no web pages of others."))(
-                scope, receive, send
-            )
-
-    def _foreign(self, scope: Scope) -> bool:
-        headers = dict(scope["headers"])
-        host = _name(b"//" + headers.get(b"host", b""))
-        if self.loopback and host not in LOOPBACK:
-            return True
-        origin = headers.get(b"origin")
-        return origin is not None and _name(origin) not in ({host} | (LOOPBACK if self.loopback else set()))
+            await self.app(scope, receive, send)
 
 
 def _name(url: bytes) -> str | None:

@@ -29,10 +29,10 @@ from urllib.parse import parse_qs
 import orjson
 
 from rlready.dream.domain import Domain, call_text
+from rlready.dream.serve.http import Receive, Scope, Send
 from rlready.dream.serve.limits import Limits, Refusal
 from rlready.dream.serve.session import Request, Session
 from rlready.dream.serve.sessions import Sessions
-from rlready.dream.serve.websocket import Receive, Scope, Send
 from rlready.dream.serve.wire import Reset, Step
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rlready.dream.serve.http import LOOPBACK, build
+from rlready.dream.serve.http import LOOPBACK, build, foreign
 from rlready.dream.serve.limits import Limits
 from rlready.dream.serve.sessions import Sessions
+from rlready.dream.serve.websocket import protocol
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
 from rlready.tasks.base import TaskSet
@@ -108,10 +110,14 @@ class Server:
 
         sock = self.listen()
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="on", ws_max_size=self.book.limits.max_bytes,
-            ws_per_message_deflate=False, timeout_graceful_shutdown=max(1, round(self.book.limits.grace)), backlog=2048,
-            ws_ping_interval=30.0, ws_ping_timeout=60.0,
-        )  # fmt: skip
+            self.app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws=protocol(self.book, self._foreign),
+            timeout_graceful_shutdown=max(1, round(self.book.limits.grace)),
+            backlog=2048,
+        )
         server = self._server = _quiet(uvicorn.Server(config))
         self._loop = asyncio.get_running_loop()
         serving = asyncio.ensure_future(server.serve(sockets=[sock]))
@@ -125,6 +131,9 @@ class Server:
             finally:
                 sock.close()
                 self._socket = None
+
+    def _foreign(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        return foreign(headers, self.host in LOOPBACK)
 
     def listen(self) -> socket.socket:
         """Take the port; `run` does so too.
@@ -252,6 +261,8 @@ def serve(
     server = Server(
         env_factory, tasks, host=host, port=port, limits=limits, seed=seed, domain=domain, name=name, expose=expose
     )
+    gc.collect()
+    gc.freeze()  # what was loaded stays; looking through it again and again would cost more than serving
     asyncio.run(server.run(ready=ready, signals=True))
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 Request = Reset | Step
 Outcome = bytes | Refusal
-Answer = Callable[[Outcome], Coroutine[Any, Any, None]]
+Answer = Callable[[Outcome], None]
 KEPT = 4
 
 
@@ -137,7 +137,7 @@ class Session:
 
         Args:
             request: a reset or a step.
-            answer: is awaited with the outcome, once, unless the waiter is dropped before.
+            answer: is called with the outcome, once, unless the waiter is dropped before.
 
         Returns:
             The reply, where it is known already; else the waiter.
@@ -180,7 +180,7 @@ class Session:
         """
         future: asyncio.Future[Outcome] = self.book.loop.create_future()
 
-        async def answer(outcome: Outcome) -> None:
+        def answer(outcome: Outcome) -> None:
             if not future.done():
                 future.set_result(outcome)
 
@@ -289,7 +289,7 @@ class Session:
             "TIMEOUT", f"Request {work.id} was not answered within {seconds:g} s. {what}", retry_after=1,
             request_id=work.id,
         )  # fmt: skip
-        self.book.spawn(waiter.answer(refusal))
+        waiter.answer(refusal)
 
     def _abandon(self, work: Work, why: Refusal | None = None) -> None:
         """Stop carrying out what a reset or the session's end overtakes; the environment is then in no known state."""
@@ -302,7 +302,7 @@ class Session:
         for waiter in work.waiters:
             if not waiter.done:
                 waiter.drop()
-                self.book.spawn(waiter.answer(refusal))
+                waiter.answer(refusal)
 
     async def _carry_out(self, work: Work) -> None:
         book, request = self.book, work.request
@@ -334,7 +334,7 @@ class Session:
         for waiter in work.waiters:
             if not waiter.done:
                 waiter.drop()
-                await waiter.answer(outcome)
+                waiter.answer(outcome)
 
     def _finish(self, work: Work, outcome: Outcome) -> None:
         self.touched = self.book.loop.time()

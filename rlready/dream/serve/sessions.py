@@ -11,7 +11,7 @@ import logging
 import math
 import secrets
 from collections import Counter, OrderedDict, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from rlready.dream.serve.assembly import Assembly
@@ -87,8 +87,9 @@ class Connection(Protocol):
     touched: float
     session: Session | None
 
-    async def end(self) -> None:
-        """Close it."""
+    @property
+    def end(self) -> Callable[[], None]:
+        """Closes it."""
         ...
 
 
@@ -299,4 +300,4 @@ class Sessions:
                     self.spawn(self._end(session, why, "reaped"))
             for connection in list(self.connections):
                 if connection.touched < late and (connection.session is None or connection.session.over is not None):
-                    self.spawn(connection.end())
+                    connection.end()

@@ -12,6 +12,8 @@ import httpx
 import pytest
 from openenv.core.env_server.types import HealthResponse, ResetResponse, SchemaResponse, State, StepResponse
 from openenv.core.generic_client import GenericEnvClient
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from rlready.dream.serve import Limits, Server
 from rlready.dream.serve.client import DreamClient
@@ -277,6 +279,28 @@ def test_wrong_messages_get_clear_answers_and_change_nothing() -> None:
                 await env._send_and_receive({"type": "state"})
             assert (await env._receive())["type"] == "state"
             assert (await env.step(say("a"))).observation["text"] == digest("t0", 1, ["a"])
+
+    asyncio.run(run())
+
+
+def test_messages_in_pieces_and_messages_too_large() -> None:
+    async def run() -> None:
+        async with server(max_bytes=3000) as served, GenericEnvClient(base_url=served.url) as env:
+            await env.reset(task="t0", seed=1)
+            assert env._ws is not None
+            await env._ws.send(iter(['{"type": "step", "da', 'ta": {"text"', ': "a"}}']))
+            assert (await env._receive())["data"]["observation"]["text"] == digest("t0", 1, ["a"])
+            for too_large in ("x" * 4000, iter(["x" * 2000] * 2)):
+                async with GenericEnvClient(base_url=served.url) as other:
+                    await other.reset()
+                    assert other._ws is not None
+                    await other._ws.send(too_large)
+                    with pytest.raises(ConnectionClosed, match="1009"):
+                        await other._receive()
+            with pytest.raises(InvalidStatus, match="404"):
+                await connect(f"ws://127.0.0.1:{served.port}/elsewhere")
+            assert (await env.step(say("b"))).observation["text"] == digest("t0", 1, ["a", "b"])
+        assert all_closed()
 
     asyncio.run(run())
 
