@@ -28,10 +28,10 @@ ROOT = HERE.parent.parent
 DESK = "rlready.worlds.fiction.desk"
 REAL = f"--real {DESK}:Desk --tasks {DESK}:tasks --tasks {DESK}:test_tasks"
 WALK = {
-    "logs": "python -m rlready.worlds.fiction logs desk.jsonl --episodes 2000 --seed 0",
+    "logs": "python -m rlready.worlds.fiction logs desk.jsonl --episodes 3600 --seed 0",
     "fit": "rlready dream fit desk.jsonl --out gym --seed 0",
     "report": f"rlready dream report gym {REAL} --real-budget 1000",
-    "train": f"rlready dream train gym {REAL} --real-budget 12000 --seed 0",
+    "train": f"rlready dream train gym {REAL} --real-budget 20000 --seed 0",
 }
 
 

@@ -74,7 +74,7 @@ class DreamTrainConfig:
         tiny: shape of a new tiny policy.
     """
 
-    steps: int = 40
+    steps: int = 60
     groups: int = 16
     group_size: int = 8
     temperature: float = 1.0

@@ -180,7 +180,7 @@ def test_splits_share_no_ticket_and_no_records() -> None:
                 {json.dumps(world.setting.tables(s), sort_keys=True) for s in {t.data["tables"] for t in split}}
             )
         assert max(ids.values()) == 1 and max(shops.values()) == 1
-    assert [len(s) for s in (tasks, dev_tasks, test_tasks)] == [400, 100, 200]
+    assert [len(s) for s in (tasks, dev_tasks, test_tasks)] == [1200, 100, 200]
     names = [{t.data["ticket"]["customer"] for t in SHOP.splits[s]} for s in ("train", "test")]
     assert len(names[0] & names[1]) <= 2  # invented anew for each shop
 

@@ -1,6 +1,6 @@
 """Fictional worlds: seeded tables behind tools, tickets whose right resolution is a function of hidden records.
 
-python -m rlready.worlds.fiction logs desk.jsonl --episodes 2000 --seed 0
+python -m rlready.worlds.fiction logs desk.jsonl --episodes 3600 --seed 0
 """
 
 from __future__ import annotations

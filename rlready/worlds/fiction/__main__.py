@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     logs = commands.add_parser("logs", help="play scripted episodes and write them as OpenAI chat JSONL")
     logs.add_argument("out", metavar="OUT.jsonl", help="the file to write")
-    logs.add_argument("--episodes", type=int, default=2000, help="how many (default %(default)s)")
+    logs.add_argument("--episodes", type=int, default=3600, help="how many (default %(default)s)")
     logs.add_argument("--seed", type=int, default=0, help="of the players' chance (default %(default)s)")
     logs.add_argument("--setting", choices=KINDS, default="desk", help="small or large (default %(default)s)")
     logs.add_argument("--world-seed", type=int, default=0, help="of rules and records (default %(default)s)")

@@ -10,7 +10,7 @@ from rlready.worlds.fiction.env import FictionEnv
 from rlready.worlds.fiction.world import FictionWorld
 
 WORLD = FictionWorld(seed=0, setting="desk")
-"""The family of desks with seed 0: 400 tickets to train on, 100 for development, 200 to test."""
+"""The family of desks with seed 0: 1,200 tickets to train on, 100 for development, 200 to test."""
 
 tasks = WORLD.splits["train"]
 dev_tasks = WORLD.splits["dev"]

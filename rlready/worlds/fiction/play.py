@@ -22,7 +22,7 @@ Form = Literal["chat"]
 def play_logs(
     world: FictionWorld,
     script_mix: Mapping[str, float] = MIXED,
-    episodes: int = 2000,
+    episodes: int = 3600,
     seed: int = 0,
     *,
     split: str = "train",
