@@ -37,12 +37,12 @@ def test_rl_in_the_real_desk_lifts_a_clone_of_the_logs_successes() -> None:
         return found.metrics()["success"]
 
     actor = ScriptActor(WORLD.scripts, policy.renderer, closing=WORLD.closing, mix=MIXED)
-    logs = run_sync(play_many(tasks, Desk, actor, 2000, 0))
+    logs = run_sync(play_many(tasks, Desk, actor, 3600, 0))
     kept = [t for t in logs if t.success and t.info["script"] != "random"]
     SFT(epochs=10).fit_rows(policy, compile_groups([Group(t.task, [t]) for t in kept], streams=("nll",)))
     clone = greedy()
     policy.learner.configure(OptimizerConfig(lr=3e-4))
     collector = Collector(policy, Desk, tasks, Uniform(tasks, 0), group_size=8, params=params)
-    for _ in range(40):
+    for _ in range(80):
         run_sync(GRPO(minibatches=2).update(policy, collector.collect_sync(16)))
-    assert clone < 0.85 and greedy() > max(0.85, clone + 0.1)
+    assert clone < 0.5 and greedy() > clone + 0.15
