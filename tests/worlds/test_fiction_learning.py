@@ -26,6 +26,7 @@ torch.set_num_threads(1)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_rl_in_the_real_desk_lifts_a_clone_of_the_logs_successes() -> None:
     tokenizer = word_tokenizer(WORLD.vocabulary, ("<s>", "<turn>", "<end>"))
     shape = TinyConfig(vocab_size=len(tokenizer), dim=64, layers=2, heads=4, kv_heads=1, max_len=512)
