@@ -138,6 +138,7 @@ def train(
     check_policy(policy)
     loaded = Gym.load(gym, simulator=simulator, **options)
     score = _verifier(verifier)
+    loaded.tasks("train", verifier=score)  # whether the reward source has what it needs
     side = real_side(loaded, real, tasks or [])
     about: dict[str, Any] = {
         "gym": str(gym), "policy": policy, "algorithm": algorithm, "real": real, "simulator": loaded.simulator.name,

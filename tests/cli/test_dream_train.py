@@ -159,7 +159,7 @@ def test_mistakes_are_one_sentence_and_start_nothing(gym, tmp_path):
         said = refused(*arguments, "--root", root, "--quiet")
         assert named in said, (arguments, said)
     assert not root.exists() or list(root.iterdir()) == []
-    assert "-1" in run(gym, "--real-budget", "-1", "--root", root).output
+    assert run(gym, "--real-budget=-1", "--root", root).exit_code == 2
 
 
 def test_mistakes_that_are_found_later_are_one_sentence_too(gym, tmp_path):
