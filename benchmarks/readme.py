@@ -214,9 +214,44 @@ def broken_dreams(r: Result) -> str:
     )  # fmt: skip
 
 
+def dream_serve(r: Result) -> str:
+    """Rates of both sides and their ratio, by what is played."""
+    played = r["played"]
+    rows = [
+        [
+            name,
+            *(f"{e['steps per second'][side]:,.0f}" for side in ("in process", "served")),
+            percent(e["share"]),
+            percent(e["share by processor time"]),
+            *(f"{e['processor microseconds a step'][side]:,.0f}" for side in ("in process", "server", "client")),
+        ]
+        for name, e in played.items()
+    ]
+    head = [
+        "",
+        "steps/s in process",
+        "served",
+        "share",
+        "by processor time",
+        "us a step in process",
+        "server",
+        "client",
+    ]
+    tiny, bare = played["tiny"], played["no-op"]
+    held = "holds" if tiny["share"] >= 0.7 else "**does not hold**"
+    return "\n\n".join(
+        [
+            table(head, rows),
+            f"Wanted: 70% with the embedded transformer as the simulator; by the clock it {held} "
+            f"({percent(tiny['shares'][0])} to {percent(tiny['shares'][1])} over the rounds). Serving by itself costs "
+            f"the server {bare['processor microseconds a step']['server']:.0f} microseconds of processor time a step.",
+        ]
+    )
+
+
 SECTIONS: dict[str, Callable[[Result], str]] = {
     "vs_trl": vs_trl, "rollout_engine": rollout_engine, "dream_speed": dream_speed,
-    "log_readers": log_readers,
+    "log_readers": log_readers, "dream_serve": dream_serve,
 }  # fmt: skip
 
 
