@@ -43,22 +43,19 @@ from rlready.dreaming.train import DreamTrainConfig, check_gate, train_in_dream
 from rlready.envs.base import EnvFactory, Step
 from rlready.errors import UserError
 from rlready.evaluate import Evaluation, paired
-from rlready.policy.base import OptimizerConfig
 from rlready.policy.tiny import TinyConfig, load_policy
 from rlready.run import Run
-from rlready.worlds.fiction import FictionWorld, play_logs, write_logs
+from rlready.worlds.fiction import play_logs, write_logs
 from rlready.worlds.fiction.desk import WORLD, Desk, tasks, test_tasks
 
 SETTINGS = DreamTrainConfig(
-    steps=30, groups=8, group_size=8, rl_lr=7e-4, enough=1.1, check_every=0, real_rounds=0, save_every=0,
-    clone_epochs=8, clone_batch_tokens=2000, optimizer=OptimizerConfig(lr=2e-3),
+    steps=50, groups=16, group_size=8, rl_lr=6e-4, enough=1.1, check_every=0, real_rounds=0, save_every=0,
     tiny=TinyConfig(dim=64, layers=2, heads=4, kv_heads=1, max_len=512),
 )  # fmt: skip
 """No check against reality on the way and no real transitions in training: nothing but the dream teaches."""
 
-EPISODES, TICKETS = 2400, 150
-MIX = {"blind": 3.0, "sloppy": 6.0, "random": 1.0}
-"""Of the logs: players who look, if not always, players who guess, and some random play."""
+EPISODES = 3600
+"""Of the logs, by the mixture of players that `python -m rlready.worlds.fiction logs` has: most act without looking."""
 
 MAIN = ("healthy", "tolerant", "elsewhere")
 BESIDE = ("tolerant, strict verdict", "elsewhere, lasting")
@@ -76,8 +73,7 @@ def make_gym(folder: Path, episodes: int, seed: int) -> Gym:
     """A healthy gym from scripted play of mixed quality; made once."""
     out = folder / "gym"
     if not (out / "gym.json").exists():
-        few = FictionWorld(WORLD.seed, sizes={"train": TICKETS})  # so that most of what decides a ticket was looked up
-        write_logs(play_logs(few, MIX, episodes, seed), folder / "desk.jsonl")
+        write_logs(play_logs(WORLD, episodes=episodes, seed=seed), folder / "desk.jsonl")
         fit([folder / "desk.jsonl"], out, FitOptions(curve=False), seed=seed, progress="quiet")
     return Gym.load(out)
 
@@ -193,6 +189,9 @@ def habits(episodes: Sequence[Sequence[tuple[str, str]]], gym: Gym) -> dict[str,
 WRITES = ("refund", "replace", "cancel")
 
 
+_SIDES = ("clone", "trained", "sampled_clone", "sampled")
+
+
 @dataclass(frozen=True)
 class Trained:
     """One run: an agent that was cloned with a seed and trained in a gym.
@@ -200,11 +199,12 @@ class Trained:
     Attributes:
         gym: name of the gym.
         seed: of everything.
-        clone, trained: on the real held-out tickets.
+        clone, trained: on the real held-out tickets, greedily.
+        sampled_clone, sampled: the same, sampled at temperature 1.
         dream: success in this very gym, before and after.
         forced: checks that were overridden.
         halted: why training stopped early, or None.
-        habits: of the trained agent.
+        habits: of the trained agent, sampled.
         transitions: dreamt in training.
         seconds: it took.
     """
@@ -213,6 +213,8 @@ class Trained:
     seed: int
     clone: Evaluation
     trained: Evaluation
+    sampled_clone: Evaluation
+    sampled: Evaluation
     dream: dict[str, float]
     forced: list[str]
     halted: str | None
@@ -222,12 +224,12 @@ class Trained:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        return asdict(self) | {"clone": self.clone.to_json(), "trained": self.trained.to_json()}
+        return asdict(self) | {k: getattr(self, k).to_json() for k in _SIDES}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trained:
         """Inverse of `to_json`."""
-        sides = {k: Evaluation.from_json(record[k]) for k in ("clone", "trained")}
+        sides = {k: Evaluation.from_json(record[k]) for k in _SIDES}
         return cls(**{**record, **sides})
 
 
@@ -258,10 +260,11 @@ def train_one(name: str, healthy: Gym, config: DreamTrainConfig, seed: int, fold
         )  # fmt: skip
         dreamt = run.spent("dream")
     assert out.clone is not None and out.trained is not None
-    acts = habits(eye.seen[-len(test_tasks) :], healthy)  # the last check is what was played last
+    assert out.sampled is not None and out.sampled.trained is not None
+    acts = habits(eye.seen[-len(real.held_out) :], healthy)  # the last check is what was played last
     found = Trained(
-        name, seed, out.clone, out.trained, out.dream, out.forced, out.halted, acts, dreamt,
-        time.perf_counter() - began,
+        name, seed, out.clone, out.trained, out.sampled.clone, out.sampled.trained, out.dream, out.forced, out.halted,
+        acts, dreamt, time.perf_counter() - began,
     )  # fmt: skip
     path.write_text(json.dumps(found.to_json()) + "\n", encoding="utf-8")
     return found
@@ -281,44 +284,46 @@ def merged(evaluations: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(success, (float("nan"), float("nan")), success, n, 0, outcomes=outcomes)
 
 
-def compared(runs: dict[str, list[Trained]]) -> dict[str, Any]:
-    """Per gym and seed: success in reality and in the dream, paired differences with cloning and the healthy dream.
+def against(own: Sequence[Trained], healthy: Sequence[Trained]) -> dict[str, Any]:
+    """Real success and paired differences with filtered cloning and with the healthy dream, greedy and sampled.
 
-    "all seeds": the same over all seeds; its interval is a bootstrap over tickets, whose outcomes in all seeds go
-    together.
+    Over several seeds a ticket's outcomes go together, and intervals are bootstraps over tickets.
     """
     out: dict[str, Any] = {}
+    for way, before, after in (("greedy", "clone", "trained"), ("sampled", "sampled_clone", "sampled")):
+        clones, trained, rival = (
+            merged([getattr(run, side) for run in runs])
+            for runs, side in ((own, before), (own, after), (healthy, after))
+        )
+        out[way] = {
+            "clone": clones.success,
+            "trained": trained.success,
+            "against cloning": paired(trained, clones).to_json(),
+            "against healthy": paired(trained, rival).to_json(),
+        }
+    return out
+
+
+def compared(runs: dict[str, list[Trained]]) -> dict[str, Any]:
+    """Per gym: every seed by itself, and all seeds together."""
+    out: dict[str, Any] = {}
     for name, own in runs.items():
-        rows = []
-        for run, healthy in zip(own, runs["healthy"], strict=True):
-            assert run.seed == healthy.seed and run.clone.outcomes == healthy.clone.outcomes
-            rows.append(
-                {
-                    "seed": run.seed,
-                    "clone, real": run.clone.success,
-                    "real": run.trained.success,
-                    "dream, before": run.dream["clone"],
-                    "dream": run.dream["trained"],
-                    "against cloning": paired(run.trained, run.clone).to_json(),
-                    "against healthy": paired(run.trained, healthy.trained).to_json(),
-                    "forced": run.forced,
-                    "halted": run.halted,
-                    "habits": run.habits,
-                    "seconds": run.seconds,
-                }
-            )
-        trained, clones = merged([r.trained for r in own]), merged([r.clone for r in own])
-        healthy_all = merged([r.trained for r in runs["healthy"]])
+        healthy = runs["healthy"]
+        for run, sound in zip(own, healthy, strict=True):
+            same = all(getattr(run, k).outcomes == getattr(sound, k).outcomes for k in ("clone", "sampled_clone"))
+            if run.seed != sound.seed or not same:
+                raise SystemExit(f"{name}, seed {run.seed}: it did not start from the clone that the healthy run had.")
         out[name] = {
-            "seeds": rows,
-            "all seeds": {
-                "clone, real": clones.success,
-                "real": trained.success,
-                "dream, before": statistics.mean(r["dream, before"] for r in rows),
-                "dream": statistics.mean(r["dream"] for r in rows),
-                "against cloning": paired(trained, clones).to_json(),
-                "against healthy": paired(trained, healthy_all).to_json(),
-                "habits": {k: statistics.mean(r["habits"][k] for r in rows) for k in rows[0]["habits"]},
+            "seeds": [
+                against([run], [sound])
+                | {"seed": run.seed, "dream": run.dream, "forced": run.forced, "halted": run.halted}
+                | {"habits": run.habits, "transitions": run.transitions, "seconds": run.seconds}
+                for run, sound in zip(own, healthy, strict=True)
+            ],
+            "all seeds": against(own, healthy)
+            | {
+                "dream": {k: statistics.mean(run.dream[k] for run in own) for k in own[0].dream},
+                "habits": {k: statistics.mean(run.habits[k] for run in own) for k in own[0].habits},
             },
         }
     return out
@@ -335,6 +340,17 @@ def commit() -> str:
     return head.stdout.strip() + "+" * bool(dirty.stdout.strip())
 
 
+def said(run: Trained) -> str:
+    """A run in one line, for those who watch."""
+    acts = ", ".join(f"{name} {value:.2f}" for name, value in run.habits.items())
+    return (
+        f"{run.gym}, seed {run.seed}: dream {run.dream['clone']:.1%} -> {run.dream['trained']:.1%}; real, greedy "
+        f"{run.clone.success:.1%} -> {run.trained.success:.1%} ({paired(run.trained, run.clone)}); sampled "
+        f"{run.sampled_clone.success:.1%} -> {run.sampled.success:.1%} ({paired(run.sampled, run.sampled_clone)}); "
+        f"{run.halted or 'not halted'}; {acts}; {run.seconds:.0f} s"
+    )
+
+
 def measure(folder: Path, names: Sequence[str], seeds: Sequence[int], config: DreamTrainConfig, episodes: int) -> Any:
     """Everything, as it is written to the results."""
     began = time.perf_counter()
@@ -349,12 +365,7 @@ def measure(folder: Path, names: Sequence[str], seeds: Sequence[int], config: Dr
         for name in names:
             run = train_one(name, healthy, config, seed, folder)
             runs[name].append(run)
-            print(
-                f"{name}, seed {seed}: dream {run.dream['clone']:.1%} -> {run.dream['trained']:.1%}; real "
-                f"{run.clone.success:.1%} -> {run.trained.success:.1%}, against cloning "
-                f"{paired(run.trained, run.clone)}; {run.halted or 'not halted'}; {run.habits}; {run.seconds:.0f} s",
-                flush=True,
-            )
+            print(said(run), flush=True)
     library = healthy.library.episodes.values()
     return {
         "settings": asdict(config),

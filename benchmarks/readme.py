@@ -146,12 +146,12 @@ def broken_dreams(r: Result) -> str:
         low, high = (100 * x for x in pair["interval"])
         return f"{100 * pair['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
 
-    def by_seed(name: str, key: str) -> str:
-        return " / ".join(f"{100 * seed[key]:.0f}" for seed in gyms[name]["seeds"])
+    def by_seed(name: str, rival: str) -> str:
+        return " / ".join(f"{100 * seed['sampled'][rival]['difference']:+.1f}" for seed in gyms[name]["seeds"])
 
     def verdict(name: str, rival: str) -> str:
-        low, high = gyms[name]["all seeds"][rival]["interval"]
-        return "gains" if low > 0 else "loses" if high < 0 else "does not differ"
+        low, high = gyms[name]["all seeds"]["sampled"][rival]["interval"]
+        return "gains on" if low > 0 else "**loses against**" if high < 0 else "does not differ from"
 
     gate = [
         [
@@ -160,26 +160,8 @@ def broken_dreams(r: Result) -> str:
             ", ".join(said["named"]) or "-",
             f"{said['same actions']['different']} of {said['same actions']['scripts']}",
             percent(said["errors found"]),
-            f"{100 * said['optimism']:+.1f}",
         ]
         for name, said in says.items()
-    ]
-    rows = [
-        [
-            name,
-            percent(each["dream, before"]),
-            percent(each["dream"]),
-            percent(each["clone, real"]),
-            percent(each["real"]),
-            by_seed(name, "real"),
-            points(each["against cloning"]),
-            "-" if name == "healthy" else points(each["against healthy"]),
-        ]
-        for name, each in ((name, found["all seeds"]) for name, found in gyms.items())
-    ]
-    habits = [
-        [name, *(f"{found['all seeds']['habits'][key]:.2f}" for key in ("looks first", "actions", "writes", "refused"))]
-        for name, found in gyms.items()
     ]
     why = [
         f"- {name}, {check}: {found['failures'][0]}"
@@ -187,29 +169,62 @@ def broken_dreams(r: Result) -> str:
         for check, found in said["failed"].items()
         if check == {"tolerant": "invalid actions"}.get(name.split(",")[0], "determinism")
     ]
-    seeds = len(gyms["healthy"]["seeds"])
+    every = [(name, found["all seeds"]) for name, found in gyms.items()]
+    both = [
+        [
+            name,
+            *(percent(each["dream"][when]) for when in ("clone", "trained")),
+            *(percent(each["greedy"][when]) for when in ("clone", "trained")),
+            *(percent(each["sampled"][when]) for when in ("clone", "trained")),
+        ]
+        for name, each in every
+    ]
+    pairs = [
+        [
+            name,
+            points(each["greedy"]["against cloning"]),
+            points(each["sampled"]["against cloning"]),
+            by_seed(name, "against cloning"),
+            *(
+                ["-"] * 3
+                if name == "healthy"
+                else [
+                    points(each["greedy"]["against healthy"]),
+                    points(each["sampled"]["against healthy"]),
+                    by_seed(name, "against healthy"),
+                ]
+            ),
+        ]
+        for name, each in every
+    ]
+    keys = ("looks first", "actions", "writes", "refused")
+    habits = [[name, *(f"{each['habits'][key]:.2f}" for key in keys)] for name, each in every]
     sums = [
-        f"{name.capitalize()}: in reality it {verdict(name, 'against cloning')} against filtered cloning"
-        + ("." if name == "healthy" else f" and {verdict(name, 'against healthy')} against the healthy dream.")
+        f"{name.capitalize()}: it {verdict(name, 'against cloning')} filtered cloning"
+        + ("." if name == "healthy" else f" and {verdict(name, 'against healthy')} the healthy dream.")
         for name in gyms
     ]
     return "\n\n".join(
         [
+            table(["gym", "gate", "the report names", "scripts that differ", "errors found"], gate),
+            "The first sentence of the check that is meant for it:\n\n" + "\n".join(f"{line}" for line in why),
+            f"By force, {len(gyms['healthy']['seeds'])} seeds, {r['held out']} held-out tickets of the real desk. "
+            "Success before and after:",
             table(
-                ["gym", "gate", "the report names", "scripts that differ", "errors found", "flattery, points"], gate
+                ["trained in", "dream", "after", "real, greedy", "after", "real, sampled", "after"],
+                both,
             ),
-            "The first sentence of each check that stopped them:\n\n" + "\n".join(why),
-            f"By force, {seeds} seeds, {r['held out']} held-out tickets of the real desk:",
+            "Paired differences in reality, in points, and (sampled) seed by seed:",
             table(
                 [
-                    "trained in", "dream, before", "dream, after", "real, cloned", "real, after", "by seed",
-                    "against cloning, points", "against healthy, points",
+                    "trained in", "against cloning, greedy", "sampled", "by seed",
+                    "against healthy, greedy", "sampled", "by seed",
                 ],
-                rows,
+                pairs,
             ),
-            " ".join(sums),
-            "What the trained agents do on the real tickets, an episode:",
-            table(["trained in", "looks first", "actions", "writes", "refused"], habits),
+            "Sampled, over all seeds. " + " ".join(sums),
+            "What the trained agents do on the real tickets, sampled, an episode:",
+            table(["trained in", *keys], habits),
         ]
     )  # fmt: skip
 

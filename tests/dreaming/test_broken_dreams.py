@@ -18,9 +18,11 @@ from rlready.dream.gym import Gym
 from rlready.dream.report import DreamReport, to_markdown
 from rlready.dreaming.fit import fit
 from rlready.dreaming.options import FitOptions
+from rlready.dreaming.rounds import RealSide
 from rlready.dreaming.train import check_gate
 from rlready.envs.base import Env
 from rlready.errors import UserError
+from rlready.tasks.base import TaskSet
 from rlready.types import Task
 from rlready.worlds.fiction import FictionWorld, play_logs, write_logs
 from rlready.worlds.fiction.desk import WORLD, Desk
@@ -137,7 +139,8 @@ def test_the_report_names_what_is_broken(healthy: Gym, name: str) -> None:
 @pytest.mark.parametrize("name", ["tolerant", "elsewhere"])
 def test_the_whole_report_names_it_and_shows_it(healthy: Gym, name: str) -> None:
     program = module("broken_dreams")
-    said = program.told(name, healthy, program.real_side(healthy), held=30)
+    real = RealSide.of(healthy, Desk, TaskSet([*TASKS, *WORLD.splits["test"]], name="desk"))
+    said = program.told(name, healthy, real, held=30)
     wanted = {"tolerant": "invalid actions", "elsewhere": "determinism"}[name]
     assert not said["passed"] and wanted in said["named"] and set(said["named"]) == set(said["failed"])
     assert "--force" in said["stopped"] and wanted in said["stopped"]
@@ -219,9 +222,10 @@ def test_with_force_reality_shows_the_loss(tmp_path: Path) -> None:
     config = dataclasses.replace(program.SETTINGS, save_every=0)
     runs = {name: [program.train_one(name, healthy, config, 0, tmp_path)] for name in program.MAIN}
     found = program.compared(runs)
-    assert found["healthy"]["all seeds"]["against cloning"]["interval"][0] > 0
+    assert found["healthy"]["all seeds"]["sampled"]["against cloning"]["interval"][0] > 0
     for name, check in (("tolerant", "invalid actions"), ("elsewhere", "determinism")):
         own = found[name]["all seeds"]
         assert check in runs[name][0].forced
-        assert own["against healthy"]["interval"][1] < 0, own
-    assert found["tolerant"]["all seeds"]["dream"] > found["tolerant"]["all seeds"]["real"] + 0.2
+        assert own["sampled"]["against healthy"]["interval"][1] < 0, own
+    tolerant = found["tolerant"]["all seeds"]
+    assert tolerant["dream"]["trained"] > tolerant["greedy"]["trained"] + 0.2
