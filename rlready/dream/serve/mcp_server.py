@@ -247,7 +247,7 @@ def mcp_server(
         tasks: what can be played.
         domain: whose tools are offered.
         task: id or index of the only task; None offers `begin_task`.
-        seed: of the hidden world.
+        seed: of the only task's hidden world; of episodes that name none, where there are several tasks.
         limits: see there.
         name: of the server.
 
@@ -258,7 +258,7 @@ def mcp_server(
 
     @asynccontextmanager
     async def lifespan(server: Any) -> AsyncIterator[tuple[Sessions, Plays]]:
-        book = Sessions(env_factory, made.tasks, limits)
+        book = Sessions(env_factory, made.tasks, limits, seed=seed or 0)
         book.start()
         try:
             yield book, {}

@@ -170,6 +170,14 @@ def test_a_fixed_task_begins_with_the_first_call() -> None:
         assert len(Sum.made) == 1 and Sum.made[0].closed
 
     asyncio.run(run())
+
+    async def drawn(seed: int) -> int:
+        async with Client(mcp_server(fresh(), TASKS, DOMAIN, seed=seed)) as client:
+            await client.call_tool("begin_task", {})
+            return int(json.loads(text(await client.call_tool("add", {"n": 0})))["sum"])
+
+    worlds = [asyncio.run(drawn(seed)) for seed in (1, 1, 2)]
+    assert worlds[0] == worlds[1] != worlds[2]  # several tasks: the server's seed decides
     with pytest.raises(UserError, match='no task "make-7"'):
         mcp_server(fresh(), TASKS, DOMAIN, task="make-7")
 
