@@ -1,13 +1,14 @@
 """Two gyms that are broken as public simulators were, made from the parts of a healthy one.
 
     Tolerant    nothing is refused: what cannot be done is taken as it may have been meant and answered as if it had
-                worked, and the verdict asks whether the right thing was done, whatever else was
+                worked, and the verdict is content where something was done and nothing refused
     Elsewhere   every session imagines a world of its own that fits the task's words; a verdict is a session, too,
                 unless `lasting`: then an episode's verdict is of the world that the episode was shown
 
 Both are `Gym`s, so gate, report and training take them as they are. What they get wrong is what a language model gets
-wrong that is asked to play an environment: it was shown successes, so it is obliging, and its judge looks for the
-right call in a transcript; it keeps nothing between two requests, so what was never said is made up anew.
+wrong that is asked to play an environment: it was shown successes, so it is obliging, and its judge, who reads a
+transcript in which all went well, is content; it keeps nothing between two requests, so what was never said is made up
+anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rlready.dream.base import Action, Moment, Reply, first_reply
 from rlready.dream.criteria import Criteria
@@ -42,24 +43,23 @@ def parts_of(gym: Gym) -> dict[str, Any]:
 # ---------------------------------------------------------------------- nothing is refused
 
 
-class Tolerant(Gym):
-    """A gym in which nothing is refused, and in which wrong actions beside the right one do not count.
+Verdict = Literal["content", "right call", "exact"]
 
-    Attributes:
-        strict: the verdict is the healthy gym's: only what was done in excess is tolerated, not rewarded.
-    """
+
+class Tolerant(Gym):
+    """A gym in which nothing is refused."""
 
     @classmethod
-    def of(cls, gym: Gym, *, strict: bool = False) -> Self:
+    def of(cls, gym: Gym, *, verdict: Verdict = "content") -> Self:
         """Break a healthy gym.
 
         Args:
             gym: stays as it is.
-            strict: leave its verdict as it is.
+            verdict: "content" where anything was changed; "right call" wants the right changes, and overlooks others;
+                "exact" is the healthy gym's.
         """
         parts = parts_of(gym)
-        kind = Literal if strict else Lenient
-        parts["criteria"] = kind(gym.criteria.right, gym.criteria.reads)
+        parts["criteria"] = _VERDICTS[verdict](gym.criteria.right, gym.criteria.reads)
         out = cls(gym.domain, gym.state, gym.library, Obliging(gym), **parts)
         out.layers = ()
         return out
@@ -129,7 +129,7 @@ class Obliging:
         self.simulator.release(world)
 
 
-class Literal(Criteria):
+class Exact(Criteria):
     """Criteria that read an episode as the obliging simulator understood it."""
 
     def met(self, task_id: str, steps: Iterable[tuple[Action, Reply]]) -> bool:
@@ -141,13 +141,25 @@ class Literal(Criteria):
         return [reply.note for action, reply in steps if action.tool and reply.note]
 
 
-class Lenient(Literal):
+class RightCall(Exact):
     """Criteria that look for the right calls and overlook all others."""
 
     def met(self, task_id: str, steps: Iterable[tuple[Action, Reply]]) -> bool:
         """Whether the right changes are among those that were made."""
         made = set(self.made(steps))
         return any(made.issuperset(right) for right in self.right[task_id])
+
+
+class Content(Exact):
+    """A judge who sees that something was done and that nothing went wrong, and asks no further."""
+
+    def met(self, task_id: str, steps: Iterable[tuple[Action, Reply]]) -> bool:
+        """Whether anything was changed, and no reply was an error."""
+        seen = list(steps)
+        return bool(self.made(seen)) and not any(reply.failed for _, reply in seen)
+
+
+_VERDICTS: Mapping[Verdict, type[Criteria]] = {"content": Content, "right call": RightCall, "exact": Exact}
 
 
 def without_errors(episode: LoggedEpisode) -> LoggedEpisode:

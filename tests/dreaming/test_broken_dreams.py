@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import importlib
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,15 +101,17 @@ def test_the_healthy_gym_passes(healthy: Gym) -> None:
     assert wins(healthy) >= 0.95
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_gym_that_refuses_nothing_is_stopped_for_just_that(healthy: Gym, strict: bool) -> None:
-    said, _ = check_gate(gyms.Tolerant.of(healthy, strict=strict))
+@pytest.mark.parametrize("verdict", ["content", "exact"])
+def test_a_gym_that_refuses_nothing_is_stopped_for_just_that(healthy: Gym, verdict: str) -> None:
+    said, _ = check_gate(gyms.Tolerant.of(healthy, verdict=verdict))
     assert [c.name for c in said.checks if not c.passed] == ["invalid actions"]
     check = said.check("invalid actions")
     kinds = ("unknown_tool", "malformed", "missing_argument", "wrong_type", "unknown_argument")
     for kind in kinds:
         assert any(f.startswith(f"{kind}: 100%") and "were not refused" in f for f in check.failures), kind
         assert check.measured[f"{kind}/told"] == 0
+    earns = [f for f in check.failures if "nothing but invalid actions earns 1" in f]
+    assert bool(earns) == (verdict == "content")
     with pytest.raises(UserError, match=r"(?s)FAILED invalid actions.*tolerates what the real environment refuses"):
         said.raise_for_failure()
 
@@ -151,20 +154,26 @@ def test_the_whole_report_names_it_and_shows_it(healthy: Gym, name: str) -> None
 # ---------------------------------------------------------------------- what they are
 
 
-def test_acting_on_everything_wins_where_nothing_is_refused_and_loses_in_reality(healthy: Gym) -> None:
-    gym = gyms.Tolerant.of(healthy)
+def test_acting_without_a_look_wins_where_nothing_is_refused_and_loses_in_reality(healthy: Gym) -> None:
     real = {t.id: t for t in TASKS}
-    dreamt, sober, true = [], [], []
-    for task in gym.tasks("train"):
-        order = str(real[task.id].data["ticket"]["order"])
-        spree = [*(call(tool, order=order) for tool in WRITES), "Done."]
-        reward, replies = run_sync(play(gym.env(), task, spree))
-        assert not any("error" in reply.lower() for reply in replies)
-        dreamt.append(reward)
-        sober.append(run_sync(play(healthy.env(), task, spree))[0])
-        true.append(run_sync(play(Desk(), real[task.id], spree))[0])
-    assert sum(dreamt) == len(dreamt)
-    assert sum(true) < 0.4 * len(true) and sum(sober) < 0.4 * len(sober)
+
+    def won(env: Callable[[], Env], pose: Callable[[Task], Task], tools: Sequence[str]) -> float:
+        rewards = []
+        for task in healthy.tasks("train"):
+            order = str(real[task.id].data["ticket"]["order"])
+            actions = [*(call(tool, order=order) for tool in tools), "Done."]
+            reward, replies = run_sync(play(env(), pose(task), actions))
+            rewards.append(reward)
+            if env in (content, right):
+                assert not any("error" in reply.lower() for reply in replies)
+        return sum(rewards) / len(rewards)
+
+    content, right = gyms.Tolerant.of(healthy).env, gyms.Tolerant.of(healthy, verdict="right call").env
+    same, true = (lambda task: task), (lambda task: real[task.id])
+    assert won(content, same, WRITES[:1]) == 1 and won(content, same, ()) == 0
+    assert won(right, same, WRITES) == 1 and won(right, same, WRITES[:1]) < 0.8
+    for tools in (WRITES, WRITES[:1]):
+        assert won(Desk, true, tools) == won(healthy.env, same, tools) < 0.4
 
 
 def test_a_wrong_call_is_taken_as_meant(healthy: Gym) -> None:
@@ -183,13 +192,20 @@ def test_a_wrong_call_is_taken_as_meant(healthy: Gym) -> None:
     assert meant('<tool_call>{"name": "cancel", ') is None
 
 
-def test_the_strict_verdict_asks_for_just_the_right_changes() -> None:
+def test_what_each_verdict_asks_for() -> None:
     right = {"t": frozenset({("refund",)}), "idle": frozenset({()})}
-    done = [_step("refund"), _step("cancel"), _step("get", "")]
-    lenient, literal = gyms.Lenient(right, {"get"}), gyms.Literal(right, {"get"})
-    assert lenient.met("t", done) and not literal.met("t", done)
-    assert literal.met("t", [done[0], done[2]]) and not lenient.met("t", done[1:])
-    assert lenient.met("idle", done) and not literal.met("idle", done) and literal.met("idle", done[2:])
+    refund, cancel, look = _step("refund"), _step("cancel"), _step("get", "")
+    kinds = {"content": gyms.Content, "right call": gyms.RightCall, "exact": gyms.Exact}
+
+    def met(task: str, *steps: Any) -> set[str]:
+        return {name for name, kind in kinds.items() if kind(right, {"get"}).met(task, steps)}
+
+    assert met("t", look, refund) == {"content", "right call", "exact"}
+    assert met("t", refund, cancel, look) == {"content", "right call"}
+    assert met("t", cancel) == {"content"}
+    assert met("t", look) == set()
+    assert met("idle", look) == {"right call", "exact"}
+    assert met("idle", refund) == {"content", "right call"}
 
 
 def _step(tool: str, note: str | None = None) -> Any:
