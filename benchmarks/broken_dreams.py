@@ -1,8 +1,9 @@
 """Broken dreams hurt: what gate and report say of them, and what reality says of an agent that was trained in them.
 
 From the same logs of the fictional desk come a healthy gym and broken ones (`broken_gyms.py`). Each is put through gate
-and report. Then every seed's agent is cloned once and trained from there in each gym, past the gate by force, with the
-same budgets and settings, and checked on all held-out tickets of the real desk, greedily, paired by ticket.
+and report. Then every seed's agent is cloned once and trained from there in each gym, past the gate by force and
+without reality, with the same budgets and settings; and then checked on all held-out tickets of the real desk, paired
+by ticket. Once more with reality beside: the second line of defence.
 
     python benchmarks/broken_dreams.py                 # writes benchmarks/results/broken_dreams.json
     python benchmarks/broken_dreams.py --work FOLDER   # keeps what is finished there, and goes on from it
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,13 @@ from rlready.dreaming.fit import fit
 from rlready.dreaming.options import FitOptions
 from rlready.dreaming.rounds import RealSide
 from rlready.dreaming.train import DreamTrainConfig, check_gate, train_in_dream
-from rlready.envs.base import EnvFactory, Step
+from rlready.envs.base import Step
 from rlready.errors import UserError
-from rlready.evaluate import Evaluation, paired
+from rlready.evaluate import Evaluation, evaluate, paired
+from rlready.policy.base import Policy, SamplingParams
 from rlready.policy.tiny import TinyConfig, load_policy
 from rlready.run import Run
+from rlready.seeds import derive
 from rlready.worlds.fiction import play_logs, write_logs
 from rlready.worlds.fiction.desk import WORLD, Desk, tasks, test_tasks
 
@@ -52,7 +55,7 @@ SETTINGS = DreamTrainConfig(
     steps=50, groups=16, group_size=8, rl_lr=6e-4, enough=1.1, check_every=0, real_rounds=0, save_every=0,
     tiny=TinyConfig(dim=64, layers=2, heads=4, kv_heads=1, max_len=512),
 )  # fmt: skip
-"""No check against reality on the way and no real transitions in training: nothing but the dream teaches."""
+"""Training knows no reality, as where others were fooled; with it beside, see `watched`."""
 
 EPISODES = 3600
 """Of the logs, by the mixture of players that `python -m rlready.worlds.fiction logs` has: most act without looking."""
@@ -78,10 +81,10 @@ def make_gym(folder: Path, episodes: int, seed: int) -> Gym:
     return Gym.load(out)
 
 
-def real_side(gym: Gym, env: EnvFactory = Desk) -> RealSide:
+def real_side(gym: Gym) -> RealSide:
     """The real desk: its test tickets are held out, those that the gym trains on are for practice."""
     known = set(gym.splits["train"])
-    return RealSide(env, test_tasks, tasks.filter(lambda t: t.id in known), gym.domain.ending.cap + 8)
+    return RealSide(Desk, test_tasks, tasks.filter(lambda t: t.id in known), gym.domain.ending.cap + 8)
 
 
 # ---------------------------------------------------------------------- gate and report
@@ -244,29 +247,62 @@ def cloned(gym: Gym, config: DreamTrainConfig, seed: int, folder: Path) -> Path:
     return out
 
 
+def checked(policy: Policy, config: DreamTrainConfig, gym: Gym, seed: int) -> tuple[Evaluation, Evaluation, Any]:
+    """On all held-out tickets of the real desk: greedy, sampled, and the habits of the latter."""
+    found, seen = [], list[list[tuple[str, str]]]()
+    for temperature in (0.0, config.temperature):
+        eye = type("Eye", (Watched,), {"seen": (seen := [])})
+        params = SamplingParams(
+            temperature=temperature, max_tokens=config.max_tokens, stop_ids=policy.renderer.stop_ids
+        )
+        found.append(
+            run_sync(evaluate(policy, test_tasks, eye, params=params, seed=derive(seed, "real check")))
+        )  # fmt: skip
+    return found[0], found[1], habits(seen, gym)
+
+
 def train_one(name: str, healthy: Gym, config: DreamTrainConfig, seed: int, folder: Path) -> Trained:
-    """Clone (once a seed), then train in a gym past its gate, then check in reality; kept in `folder`."""
+    """Clone (once a seed), train in a gym past its gate and without reality, then check; kept in `folder`."""
     path = folder / f"{name}-{seed}.json"
     if path.exists():
         return Trained.from_json(json.loads(path.read_text(encoding="utf-8")))
+    began = time.perf_counter()
     agent = load_policy(cloned(healthy, config, seed, folder))
-    eye = type("Eye", (Watched,), {"seen": []})
-    gym, real, began = MAKE[name](healthy), real_side(healthy, eye), time.perf_counter()
+    clone_greedy, clone_sampled, _ = checked(agent, config, healthy, seed)
     place = folder / "runs" / f"{name}-{seed}"
     shutil.rmtree(place, ignore_errors=True)
     with Run.create(place.name, config, seed, root=place.parent, progress="quiet") as run:
         out = train_in_dream(
-            gym, agent, GRPO(minibatches=2, seed=seed), run, config, real=real, force=True, cloned=True
-        )  # fmt: skip
+            MAKE[name](healthy), agent, GRPO(minibatches=2, seed=seed), run, config, force=True, cloned=True
+        )
         dreamt = run.spent("dream")
-    assert out.clone is not None and out.trained is not None
-    assert out.sampled is not None and out.sampled.trained is not None
-    acts = habits(eye.seen[-len(real.held_out) :], healthy)  # the last check is what was played last
+    greedy, sampled, acts = checked(agent, config, healthy, seed)
     found = Trained(
-        name, seed, out.clone, out.trained, out.sampled.clone, out.sampled.trained, out.dream, out.forced, out.halted,
-        acts, dreamt, time.perf_counter() - began,
+        name, seed, clone_greedy, greedy, clone_sampled, sampled, out.dream, out.forced, out.halted, acts, dreamt,
+        time.perf_counter() - began,
     )  # fmt: skip
     path.write_text(json.dumps(found.to_json()) + "\n", encoding="utf-8")
+    return found
+
+
+def watched(name: str, healthy: Gym, config: DreamTrainConfig, folder: Path) -> dict[str, Any]:
+    """The same once more with reality beside, as `rlready dream train --real` does it: is training halted?"""
+    path = folder / f"{name}, watched.json"
+    if path.exists():
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return kept
+    agent = load_policy(cloned(healthy, config, 0, folder))
+    place = folder / "runs" / f"{name}-watched"
+    shutil.rmtree(place, ignore_errors=True)
+    config = replace(config, check_every=10, save_every=10)
+    with Run.create(place.name, config, 0, root=place.parent, progress="quiet") as run:
+        out = train_in_dream(
+            MAKE[name](healthy), agent, GRPO(minibatches=2, seed=0), run, config, real=real_side(healthy), force=True,
+            cloned=True,
+        )  # fmt: skip
+    assert out.difference is not None
+    found = {"halted": out.halted, "against cloning, greedy": out.difference.to_json(), "spent": out.budget}
+    path.write_text(json.dumps(found) + "\n", encoding="utf-8")
     return found
 
 
@@ -371,6 +407,7 @@ def measure(
             run = train_one(name, healthy, config, seed, folder)
             runs[name].append(run)
             print(said(run), flush=True)
+    looked = {name: watched(name, healthy, config, folder) for name in names if name in MAIN}
     library = healthy.library.episodes.values()
     return {
         "settings": asdict(config),
@@ -384,6 +421,7 @@ def measure(
         "held out": len(real.held_out),
         "says": says,
         "gyms": compared(runs),
+        "watched": looked,
         "versions": {"rlready": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": commit(),
         "threads": torch.get_num_threads(),

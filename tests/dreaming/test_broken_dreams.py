@@ -110,8 +110,7 @@ def test_a_gym_that_refuses_nothing_is_stopped_for_just_that(healthy: Gym, verdi
     for kind in kinds:
         assert any(f.startswith(f"{kind}: 100%") and "were not refused" in f for f in check.failures), kind
         assert check.measured[f"{kind}/told"] == 0
-    earns = [f for f in check.failures if "nothing but invalid actions earns 1" in f]
-    assert bool(earns) == (verdict == "content")
+    assert any(f.startswith("missing_argument") and "changed the episode" in f for f in check.failures)
     with pytest.raises(UserError, match=r"(?s)FAILED invalid actions.*tolerates what the real environment refuses"):
         said.raise_for_failure()
 
@@ -173,7 +172,7 @@ def test_acting_without_a_look_wins_where_nothing_is_refused_and_loses_in_realit
     assert won(content, same, WRITES[:1]) == 1 and won(content, same, ()) == 0
     assert won(right, same, WRITES) == 1 and won(right, same, WRITES[:1]) < 0.8
     for tools in (WRITES, WRITES[:1]):
-        assert won(Desk, true, tools) == won(healthy.env, same, tools) < 0.4
+        assert won(Desk, true, tools) < 0.4 and won(healthy.env, same, tools) < 0.4
 
 
 def test_a_wrong_call_is_taken_as_meant(healthy: Gym) -> None:
