@@ -82,7 +82,7 @@ def test_settings_can_be_shown_and_read_back(gym, tmp_path):
     (tmp_path / "my.toml").write_text(shown)
     again = run(gym, "--show-config", "--config", tmp_path / "my.toml").stdout
     assert again == shown
-    assert json.loads(run(gym, "--show-config", "--json").stdout)["steps"] == 40
+    assert json.loads(run(gym, "--show-config", "--json").stdout)["steps"] == 60
     assert "ppo" in tomllib.loads(run(gym, "--show-config", "-a", "ppo").stdout)
 
 

@@ -297,7 +297,9 @@ def test_observing_never_changes_a_state(rules, seed, steps):
 
 def test_first_writes_at_the_desk():
     """Measured on 2,000 episodes, half of the tasks held out, four halvings: 921 of 944 first writes, none wrongly."""
-    recordings = play_logs(FictionWorld(seed=0, setting="desk"), episodes=1200)
+    recordings = play_logs(
+        FictionWorld(seed=0, setting="desk", sizes={"train": 400}), {"blind": 4, "sloppy": 4, "random": 2}, 1200
+    )
     common = common_rules(recordings)
     episodes = [episode_of(recording, rules=common)[0] for recording in recordings]
     known = [e for e in episodes if derive(1, e.task_id) % 2]
