@@ -22,8 +22,8 @@ from rlready.errors import UserError
 
 if TYPE_CHECKING:
     from rlready.dream.gym import Gym
+    from rlready.dreaming.outcome import Outcome
     from rlready.dreaming.rounds import RealSide
-    from rlready.dreaming.train import Outcome
     from rlready.run import Run
     from rlready.tasks.base import TaskSet
     from rlready.tasks.scoring import RewardFn

@@ -26,9 +26,10 @@ from rlready.dream.gate import GateReport, gate
 from rlready.dream.gym import Gym
 from rlready.dreaming.budget import RealBudget
 from rlready.dreaming.clone import clone
+from rlready.dreaming.outcome import Outcome, Sampled
 from rlready.dreaming.rounds import GymCollector, RealSide, blaming
 from rlready.errors import UserError, did_you_mean
-from rlready.evaluate import Evaluation, Paired, evaluate, paired
+from rlready.evaluate import Evaluation, evaluate, paired
 from rlready.experience.episode import LoggedEpisode
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
 from rlready.policy.tiny import TinyConfig
@@ -39,7 +40,6 @@ from rlready.tasks.base import TaskSet
 from rlready.tasks.scoring import RewardFn
 from rlready.train import train
 
-NOT_CHECKED = "not checked in a real environment"
 GATE = 8
 """Real transitions that the gate takes at most: two actions in each of four tasks."""
 
@@ -122,57 +122,6 @@ class DreamTrainConfig:
         for name in ("generated", "max_failures", "allowed"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name):g}; it is a share, between 0 and 1.")
-
-
-@dataclass
-class Sampled:
-    """The real checks once more, sampled at the temperature of training. RL that only sharpens shows here alone."""
-
-    temperature: float
-    clone: Evaluation
-    trained: Evaluation | None = None
-    difference: Paired | None = None
-
-
-@dataclass
-class Outcome:
-    """What `train_in_dream` found.
-
-    Attributes:
-        gate: what the gate said.
-        forced: checks that failed and were overridden.
-        clone, trained: evaluations on the held-out set of the real environment, greedy; None where it was not asked.
-        sampled: the same, sampled.
-        dream: success of clone and trained agent in the dream, on held-out tasks where the reward source can judge
-            such; never a result.
-        difference: the paired difference trained - clone; None where reality was not asked.
-        halted: why training halted early, or None.
-        skipped: why there was no RL at all, or None.
-        budget: what was spent.
-    """
-
-    gate: GateReport
-    forced: list[str]
-    clone: Evaluation | None = None
-    trained: Evaluation | None = None
-    sampled: Sampled | None = None
-    dream: dict[str, float] = field(default_factory=dict)
-    difference: Paired | None = None
-    halted: str | None = None
-    skipped: str | None = None
-    budget: str = ""
-
-    @property
-    def last_line(self) -> str:
-        """The result in one line: the real, paired difference, or that there is none."""
-        if self.clone is not None and self.difference is None:
-            return f"Result, real: filtered cloning {self.clone}. There was no RL to compare with."
-        if self.difference is None:
-            return f"Result: {NOT_CHECKED}."
-        found = f"Result, real and paired, dream RL against filtered cloning: greedy {self.difference}"
-        if self.sampled is None or self.sampled.difference is None:
-            return f"{found}."
-        return f"{found}; sampled at temperature {self.sampled.temperature:g} {self.sampled.difference}."
 
 
 def train_in_dream(
