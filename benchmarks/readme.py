@@ -164,7 +164,7 @@ def broken_dreams(r: Result) -> str:
         for name, said in says.items()
     ]
     why = [
-        f"- {name}, {check}: {found['failures'][0]}"
+        f"- {name}, {check}: {found['failures'][0].replace('<', '&lt;')}"
         for name, said in says.items()
         for check, found in said["failed"].items()
         if check == {"tolerant": "invalid actions"}.get(name.split(",")[0], "determinism")
@@ -197,6 +197,7 @@ def broken_dreams(r: Result) -> str:
         ]
         for name, each in every
     ]
+    halted = [f"- {name}: {seen['halted'] or 'not halted'}" for name, seen in r["watched"].items()]
     keys = ("looks first", "actions", "writes", "refused")
     habits = [[name, *(f"{each['habits'][key]:.2f}" for key in keys)] for name, each in every]
     sums = [
@@ -207,7 +208,7 @@ def broken_dreams(r: Result) -> str:
     return "\n\n".join(
         [
             table(["gym", "gate", "the report names", "scripts that differ", "errors found"], gate),
-            "The first sentence of the check that is meant for it:\n\n" + "\n".join(f"{line}" for line in why),
+            "The first sentence of the check that is meant for it:\n\n" + "\n".join(why),
             f"By force, {len(gyms['healthy']['seeds'])} seeds, {r['held out']} held-out tickets of the real desk. "
             "Success before and after:",
             table(
@@ -225,6 +226,7 @@ def broken_dreams(r: Result) -> str:
             "Sampled, over all seeds. " + " ".join(sums),
             "What the trained agents do on the real tickets, sampled, an episode:",
             table(["trained in", *keys], habits),
+            "With reality beside, measured every ten steps as `--real` does it (seed 0):\n\n" + "\n".join(halted),
         ]
     )  # fmt: skip
 
@@ -267,6 +269,7 @@ def dream_serve(r: Result) -> str:
 SECTIONS: dict[str, Callable[[Result], str]] = {
     "vs_trl": vs_trl, "rollout_engine": rollout_engine, "dream_speed": dream_speed,
     "log_readers": log_readers, "dream_serve": dream_serve,
+    "broken_dreams": broken_dreams,
 }  # fmt: skip
 
 
