@@ -24,10 +24,10 @@ from rlready.dreaming import train as training
 from rlready.dreaming.agent import policy_of
 from rlready.dreaming.budget import RealBudget
 from rlready.dreaming.clone import rows_of, trajectory_of
+from rlready.dreaming.outcome import NOT_CHECKED
 from rlready.dreaming.rounds import RealSide, episode_from
-from rlready.dreaming.train import GATE, NOT_CHECKED, DreamTrainConfig, check_gate
+from rlready.dreaming.train import GATE, DreamTrainConfig, check_gate
 from rlready.errors import EnvError, UserError
-from rlready.evaluate import Evaluation
 from rlready.rollout.episode import play
 from rlready.run import Run
 from rlready.types import Turn, Verdict
@@ -476,89 +476,3 @@ def test_words_that_no_log_held_are_read(gym, tmp_path):
 
     out, _ = train(gym, tmp_path, real=side(gym, Talks), steps=2)
     assert out.difference is not None
-
-
-# ---------------------------------------------------------------------- hostile environments
-
-
-class Raises(Desk):
-    async def reset(self, task, seed):
-        raise RuntimeError("no such shop")
-
-
-def test_a_real_environment_that_raises_is_one_sentence(gym, tmp_path):
-    with pytest.raises(UserError, match="no such shop"):
-        train(gym, tmp_path, real=side(gym, Raises))
-
-
-class RaisesLater(Desk):
-    """Lives through the gate, and dies in the checks."""
-
-    made = 0
-
-    def __init__(self):
-        super().__init__()
-        RaisesLater.made += 1
-
-    async def step(self, action):
-        if RaisesLater.made > 4:
-            raise RuntimeError("out of stock")
-        return await super().step(action)
-
-
-def test_a_real_environment_that_dies_later_is_one_sentence(gym, tmp_path):
-    RaisesLater.made = 0
-    with pytest.raises(UserError, match="out of stock") as told:
-        train(gym, tmp_path, real=side(gym, RaisesLater))
-    assert "No episode of the 6 held-out tasks could be played" in str(told.value)
-
-
-def test_real_tasks_that_the_environment_does_not_know_are_one_sentence(gym, tmp_path):
-    with pytest.raises(UserError, match="--tasks"):
-        train(gym, tmp_path, real=RealSide.of(gym, Desk))
-
-
-def test_no_environment_at_all_is_one_sentence(gym, tmp_path):
-    with pytest.raises(UserError, match="type str, not an Env"):
-        train(gym, tmp_path, real=side(gym, lambda: "a desk"))  # type: ignore[arg-type,return-value]
-
-
-def test_an_empty_gym_is_one_sentence(gym, tmp_path):
-    library = Library([], gym.domain, gym.state)
-    empty = Gym(gym.domain, gym.state, library, gym.simulator, splits={"train": []})
-    with pytest.raises(UserError, match="no tasks to train on"):
-        train(empty, tmp_path)
-
-
-# ---------------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"steps": -1}, "steps"),
-        ({"groups": 0}, "groups"),
-        ({"group_size": 1}, "group_size"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"temperature": math.inf}, "temperature"),
-        ({"generated": 1.5}, "generated"),
-        ({"max_failures": -0.1}, "max_failures"),
-        ({"allowed": math.nan}, "allowed"),
-        ({"check_tasks": 0}, "check_tasks"),
-        ({"deadline": 0.0}, "deadline"),
-        ({"rl_lr": 0.0}, "rl_lr"),
-        ({"clone_batch_tokens": 0}, "clone_batch_tokens"),
-        ({"vocab_size": 0}, "vocab_size"),
-        ({"enough": math.nan}, "enough"),
-        ({"tokenizer": "wrods"}, "words"),
-        ({"clone_from": "success"}, "successes"),
-    ],
-)
-def test_settings_out_of_range_are_named(settings, named):
-    with pytest.raises(UserError, match=named):
-        DreamTrainConfig(**settings)
-
-
-def test_an_evaluation_is_what_it_was_after_a_round_trip(gym):
-    found = Evaluation.of([])
-    assert Evaluation.from_json(json.loads(json.dumps(found.to_json()))).n == 0
