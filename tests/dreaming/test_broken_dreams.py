@@ -231,6 +231,7 @@ def test_a_session_is_another_world_even_for_the_same_task_and_seed(healthy: Gym
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_with_force_reality_shows_the_loss(tmp_path: Path) -> None:
     program = module("broken_dreams")
     healthy = program.make_gym(tmp_path, program.EPISODES, 0)
