@@ -110,10 +110,13 @@ class EndpointAnnotator:
     async def annotate_all(self, episodes: Sequence[LoggedEpisode]) -> list[Annotation | None]:
         """`annotate` for those who have an event loop already."""
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._episode(e)) for e in episodes]
-        except* UserError as errors:
-            raise errors.exceptions[0] from None
+            async with asyncio.TaskGroup() as together:
+                tasks = [together.create_task(self._episode(e)) for e in episodes]
+        except ExceptionGroup as group:  # not except*: what is raised there comes wrapped in a group on early 3.11
+            mistakes, _ = group.split(UserError)
+            if mistakes is None:
+                raise
+            raise _first(mistakes) from None
         finally:
             if isinstance(self.writer, Endpoint):
                 await self.writer.close()
@@ -219,3 +222,9 @@ def quotes_outcome(trace: str, outcome: str, known: str, *, most: float = 0.5) -
 
 def _plain(text: str) -> list[str]:
     return "".join(c.lower() if c.isalnum() or c in "_-" else " " for c in text).split()
+
+
+def _first(group: BaseExceptionGroup[UserError]) -> UserError:
+    """The first error of a group, however deep."""
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -280,7 +280,7 @@ def check_gate(
     recorded = [gym.library.episodes[i] for i in chosen]
     posed = [known.get(e.task_id) or gym.task(e.task_id, e.instruction) for e in recorded]
     played = [(task, [a for a in e.actions if a]) for task, e in zip(posed, recorded, strict=True)]
-    sessions = [Gym.load(gym.folder).env_factory(evaluation=True)] if gym.folder is not None else []
+    sessions = [type(gym).load(gym.folder).env_factory(evaluation=True)] if gym.folder is not None else []
     metered, count = real.metered() if real is not None else (None, {"steps": 0})
     loud = None if metered is None else blaming(metered)
     report = run_sync(
