@@ -16,7 +16,7 @@ history, so that every member of the group hears the same answer, whatever it di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -71,6 +71,14 @@ class Reply:
     origin: Origin = "model"
     confidence: float = 1.0
     note: str = ""
+
+
+def changes(action: Action, reply: Reply, reads: Collection[str]) -> bool:
+    """Whether a step may have changed the world: a call of a tool that does not only read, and that did not fail.
+
+    Words change nothing.
+    """
+    return bool(action.tool) and action.tool not in reads and not reply.failed
 
 
 State = Mapping[str, Any]

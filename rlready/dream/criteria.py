@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlready.dream import base
 from rlready.dream.base import Action, Reply
 
 Changes = tuple[str, ...]
@@ -77,5 +78,5 @@ class Criteria:
 
 
 def changes(steps: Iterable[tuple[Action, Reply]], reads: frozenset[str]) -> Changes:
-    """The changing calls of an episode: successful calls of tools that are no reading tools. Words change nothing."""
-    return tuple(sorted(a.text for a, r in steps if a.tool and a.tool not in reads and not r.failed))
+    """The changing calls of an episode, see `base.changes`: successful calls of tools that are no reading tools."""
+    return tuple(sorted(a.text for a, r in steps if base.changes(a, r, reads)))

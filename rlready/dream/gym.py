@@ -43,7 +43,6 @@ RewardSource = Literal["model", "criteria", "verifier", "both"]
 REWARD_SOURCES: tuple[RewardSource, ...] = ("model", "criteria", "verifier", "both")
 LowConfidence = Literal["end", "mask"]
 LOW_CONFIDENCE: tuple[LowConfidence, ...] = ("end", "mask")
-SPLITS = ("train", "dev", "test")
 _MOST_IMAGINED = 100_000
 
 

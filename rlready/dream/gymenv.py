@@ -8,13 +8,13 @@ shares task and seed shares its world.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlready.dream import perturb
-from rlready.dream.base import Action, Moment, Reply, first_reply
+from rlready.dream.base import Action, Moment, Reply, changes, first_reply
 from rlready.dream.domain import is_call
+from rlready.dream.env import instruction_of
 from rlready.dream.format import Unparsable
 from rlready.envs.base import Env, Observation, Step
 from rlready.errors import EnvError
@@ -54,7 +54,7 @@ class GymEnv(Env):
         """
         gym = self.gym
         task_id = str(task.data.get("task_id", task.id))
-        instruction = str(task.data.get("instruction") or "") or _instruction(task)
+        instruction = asked(task)
         if not instruction.strip():
             raise EnvError(f"dream: task {task.id} has no instruction in its prompt.")
         world = derive("world", task_id, instruction, seed)
@@ -154,7 +154,7 @@ class GymEnv(Env):
         gym, moment = self.gym, self.moment
         if reply.origin == "check" and reply.failed:
             return
-        self.changed |= bool(action.tool) and action.tool not in gym.state.reads and not reply.failed
+        self.changed |= changes(action, reply, gym.state.reads)
         state = gym.state.observe(moment.state, action, reply)
         self.moment = replace(moment, past=(*moment.past, (action, reply)), state=state)
 
@@ -240,10 +240,6 @@ class GymEnv(Env):
         return Observation(self.messages, actions=self.gym.domain.actions if self.gym.limited else None)
 
 
-def _instruction(task: Task) -> str:
-    return "\n".join(m.text for m in task.prompt if m.role not in ("assistant", "system"))
-
-
-def instructions(tasks: Sequence[Task]) -> list[str]:
-    """What each task asks, as a gym reads it."""
-    return [str(t.data.get("instruction") or "") or _instruction(t) for t in tasks]
+def asked(task: Task) -> str:
+    """What a task asks, as a gym reads it: its own instruction, or what its prompt shows."""
+    return str(task.data.get("instruction") or "") or instruction_of(task)

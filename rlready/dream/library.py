@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rlready.dream.base import Action, Moment, Reply
+from rlready.dream.base import Action, Moment, Reply, changes
 from rlready.experience.episode import LoggedEpisode
 from rlready.experience.store import episode_id
 from rlready.seeds import derive
@@ -52,6 +52,7 @@ class Library:
         self.by_task: dict[str, tuple[str, ...]] = {task: tuple(ids) for task, ids in sorted(tasks.items())}
         self._steps: dict[str, Steps] = {}
         self._same: dict[str, tuple[str, ...]] = {}
+        self._facts: dict[str, Steps] = {}
 
     def __len__(self) -> int:
         """Number of recordings."""
@@ -111,11 +112,14 @@ class Library:
         Raises:
             KeyError: there is no such recording.
         """
-        known = {action.text: (action, reply) for action, reply in self.facts(id)}
-        for other in self.same_world(id):
-            for action, reply in self.facts(other):
-                known.setdefault(action.text, (action, reply))
-        return tuple(known.values())
+        found = self._facts.get(id)
+        if found is None:
+            known = {action.text: (action, reply) for action, reply in self.facts(id)}
+            for other in self.same_world(id):
+                for action, reply in self.facts(other):
+                    known.setdefault(action.text, (action, reply))
+            found = self._facts[id] = tuple(known.values())
+        return found
 
     def same_world(self, id: str) -> tuple[str, ...]:
         """Other recordings of the same task and seed whose facts do not contradict this one's or each other's.
@@ -194,7 +198,7 @@ class Library:
     def changing(self, past: Sequence[tuple[Action, Reply]]) -> Steps:
         """The steps that changed something: calls of tools that do not only read, failed ones left out."""
         reads = self.state.reads
-        return tuple((a, r) for a, r in past if a.tool and a.tool not in reads and not r.failed)
+        return tuple((a, r) for a, r in past if changes(a, r, reads))
 
     @cached_property
     def _effects(self) -> dict[int, list[tuple[str, int]]]:

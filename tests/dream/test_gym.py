@@ -330,7 +330,9 @@ def test_a_trained_simulator_learns_and_is_put_back(tiny, tmp_path):
     run_sync(one.learn(new[2:], seed=5))
     two.restore(new, one.learned())
     assert asyncio.run(_alone(two)) == asyncio.run(_alone(one))
-    assert one.learned()
+    before = tiny.simulator.policy.learner.weights()  # type: ignore[attr-defined]
+    after = one.simulator.policy.learner.weights()  # type: ignore[attr-defined]
+    assert one.learned() and any((after[name] != before[name]).any() for name in before)
 
 
 def test_state_rules_and_domain_are_what_the_gym_was_given():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlready.dream.base import Reply
 from rlready.dream.format import Unparsable
-from rlready.dream.gymenv import instructions
+from rlready.dream.gymenv import asked
 from rlready.envs.base import Step
 from rlready.errors import EnvError
 from rlready.types import Message, Task
@@ -202,7 +202,7 @@ def test_a_task_without_words_is_refused():
 
 def test_the_instruction_is_in_the_data_or_in_the_prompt():
     tasks = [Task.of("ask"), Task((Message("system", "s"), Message.user("a"), Message.user("b")), {"instruction": ""})]
-    assert instructions([*tasks, gym_of().task("x", "words")]) == ["ask", "a\nb", "words"]
+    assert [asked(t) for t in (*tasks, gym_of().task("x", "words"))] == ["ask", "a\nb", "words"]
 
 
 def test_limited_gyms_offer_their_actions():

@@ -224,9 +224,7 @@ def changing(steps: Sequence[tuple[Action, Reply]], library: Library) -> Steps:
     """
     if not library.domain.tools:
         return tuple(steps)
-    reads = library.state.reads
-    kept = [(a, r) for a, r in steps if a.tool and a.tool not in reads and not r.failed]
-    return tuple(sorted(kept, key=lambda step: step[0].text))
+    return tuple(sorted(library.changing(steps), key=lambda step: step[0].text))
 
 
 def _facts(facts: Steps) -> str:

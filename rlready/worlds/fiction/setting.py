@@ -27,8 +27,6 @@ CLOSING = "Done."
 
 UNKNOWN_ORDER, UNKNOWN_ITEM, UNKNOWN_CUSTOMER = "unknown_order", "unknown_item", "unknown_customer"
 NOT_ALLOWED = "not_allowed"
-ERRORS = (UNKNOWN_ORDER, UNKNOWN_ITEM, UNKNOWN_CUSTOMER, NOT_ALLOWED)
-"""Kinds of error that tools report; wrong arguments are reported by `ToolEnv` as texts that begin with "Error:"."""
 
 
 class Setting(ABC):
