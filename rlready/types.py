@@ -415,6 +415,8 @@ class Row:
         trajectory: index of the trajectory in the batch that was compiled, so that a mean over trajectories stays
             possible after one became many rows. -1 for rows that came from none.
         group: index of the group likewise.
+        unit: rows of one unit (not negative) are computed in one micro-batch by a learner that `keeps_units`, so that
+            a loss may couple them (pairs of preferences). -1 for rows that stand alone.
     """
 
     tokens: IntArray
@@ -429,6 +431,7 @@ class Row:
     turn: IntArray | None = None
     trajectory: int = -1
     group: int = -1
+    unit: int = -1
 
     def __len__(self) -> int:
         """N, the number of tokens."""

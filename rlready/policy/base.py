@@ -192,6 +192,8 @@ class OptimizerConfig:
         total: steps of the schedule; required unless constant.
         clip: global gradient norm; 0 turns clipping off.
         ema: decay of an exponential moving average of the weights; 0 keeps none.
+        cosine: also report `grad_cosine`, the cosine of each gradient with the one before, which stays high where steps
+            are aligned by stale data (arXiv 2603.01501); it keeps one more copy of the gradients.
     """
 
     lr: float = 3e-4
@@ -204,10 +206,15 @@ class OptimizerConfig:
     total: int = 0
     final: float = 0.0
     ema: float = 0.0
+    cosine: bool = False
 
 
 class Learner(Protocol):
-    """Owns the trainable weights and the optimizer."""
+    """Owns the trainable weights and the optimizer.
+
+    One that also says `keeps_units = True` computes the rows of a unit (`Row.unit`) in one micro-batch. A loss that
+    couples rows then costs one pass instead of two.
+    """
 
     @property
     def version(self) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlready.errors import UserError
 from rlready.policy.base import Batch, LossFn, OptimizerConfig, Outputs, Which
 from rlready.policy.hf.body import Body, Weights
-from rlready.policy.tiny.batching import Live, everything, locate, members, pad
+from rlready.policy.tiny.batching import Live, cut, everything, locate, members, pad
 from rlready.policy.tiny.optimizer import Optimizer
 from rlready.policy.tiny.sharing import Bundle
 from rlready.types import FloatArray, Row
@@ -35,6 +35,8 @@ class HFLearner:
         micro_tokens: padded tokens per micro-batch. Gradients are accumulated, so it changes speed and memory only.
         dropout: whether the model is in training mode while gradients are computed.
     """
+
+    keeps_units = True
 
     def __init__(
         self,
@@ -274,13 +276,8 @@ class HFLearner:
 
 
 def _cut(rows: Sequence[Row], micro_tokens: int) -> list[list[Bundle]]:
-    """Which rows make up each micro-batch: alike in length, `micro_tokens` at most with padding (one always fits)."""
-    out: list[list[Bundle]] = []
-    for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):
-        if not out or out[-1][0].size * (len(out[-1]) + 1) > micro_tokens:
-            out.append([])
-        out[-1].append(Bundle([i], len(rows[i])))
-    return out
+    """Which rows make up each micro-batch; nothing is shared, a row being a sequence."""
+    return cut(rows, micro_tokens, [Bundle([i], len(row)) for i, row in enumerate(rows)])
 
 
 def _scatter(batch: Batch, live: Live, values: Tensor) -> Tensor:

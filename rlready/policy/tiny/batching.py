@@ -45,15 +45,42 @@ class Live:
     mask: Tensor | None = None
 
 
-def cut(rows: Sequence[Row], micro_tokens: int) -> list[list[Bundle]]:
-    """Bundles of each micro-batch: of similar size, `micro_tokens` at most with padding (one bundle always fits)."""
-    ordered = sorted(bundle(rows), key=lambda each: -each.size)
+def cut(rows: Sequence[Row], micro_tokens: int, bundles: Sequence[Bundle] | None = None) -> list[list[Bundle]]:
+    """Bundles of each micro-batch: of similar size, `micro_tokens` at most with padding.
+
+    One bundle always fits, and so do the bundles of one unit (`Row.unit`), which stay together.
+
+    Args:
+        rows: of a minibatch.
+        micro_tokens: padded tokens per micro-batch.
+        bundles: of these rows; None shares what they have in common.
+    """
+    units = sorted(_units(rows, bundle(rows) if bundles is None else bundles), key=lambda unit: -unit[0].size)
     out: list[list[Bundle]] = []
-    for each in ordered:
-        if not out or out[-1][0].size * (len(out[-1]) + 1) > micro_tokens:
+    for unit in units:
+        if not out or out[-1][0].size * (len(out[-1]) + len(unit)) > micro_tokens:
             out.append([])
-        out[-1].append(each)
+        out[-1] += unit
     return out
+
+
+def _units(rows: Sequence[Row], bundles: Sequence[Bundle]) -> list[list[Bundle]]:
+    """Bundles that must share a micro-batch, the largest of each unit first."""
+    if all(row.unit < 0 for row in rows):
+        return [[each] for each in bundles]
+    owner: dict[int, list[Bundle]] = {}  # by unit; a bundle with rows of two units joins them
+    alone: list[list[Bundle]] = []
+    for each in bundles:
+        names = {rows[i].unit for i in each.rows} - {-1}
+        if not names:
+            alone.append([each])
+            continue
+        merged = list({id(owner[name]): owner[name] for name in names if name in owner}.values())
+        joined = [*(other for unit in merged for other in unit), each]
+        held = {rows[i].unit for other in joined for i in other.rows} - {-1}
+        owner |= dict.fromkeys(held, joined)
+    joint = list({id(unit): unit for unit in owner.values()}.values())
+    return alone + [sorted(unit, key=lambda each: -each.size) for unit in joint]
 
 
 def members(bundles: Sequence[Bundle]) -> list[int]:

@@ -30,6 +30,8 @@ class TinyLearner:
             and memory only. About a thousand stay in the processor's cache: 8,192 took a third longer.
     """
 
+    keeps_units = True
+
     def __init__(
         self,
         model: TinyModel,

@@ -1,0 +1,448 @@
+"""Learning from pairs: DPO, IPO and DPO-positive, on pairs that are given or found within groups.
+
+With h = log pi(y) - log pi_ref(y) of a whole completion y, w the better and l the worse of a pair, and m = h_w - h_l:
+
+    dpo     -log sigmoid(beta m)                                       arXiv 2305.18290, eq. 7
+    ipo     (m - 1 / (2 beta))^2                                       arXiv 2310.12036, eq. 17; beta is its tau
+    dpop    -log sigmoid(beta (m - penalty max(0, -h_w)))              arXiv 2402.13228 ("Smaug", DPO-positive)
+
+averaged over the pairs of a minibatch. DPO may lower the likelihood of *both* completions as long as their gap grows;
+DPO-positive charges for a better one that falls below the reference, and `imitate` pulls it up.
+
+**A loss that couples rows.** The rows of a pair, or of a group whose trajectories meet in several pairs, are one unit
+(`Row.unit`). A learner that `keeps_units` computes them in one micro-batch and the loss is differentiated as it stands;
+each trajectory is run once, however many pairs it is in, and what the rows have in common (the prompt) is computed
+once. With any other learner the loss is linearised first: its derivative with respect to each h, from a pass without
+gradients, becomes the weight of that trajectory's log-likelihood. Both give the same gradient, whatever the cut into
+micro-batches, and a test holds it. The reference's log-probs are taken once per fit.
+
+Left out, and why: label smoothing (the noise of a verifier's labels is the verifier's to mend), and a learnt reward
+model (`fit_pairs` takes whatever judged the pairs).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from rlready.algorithms.base import Algorithm, stream_sum
+from rlready.errors import UserError
+from rlready.policy.base import Batch, Learner, Loss, LossFn, Outputs, Policy, Renderer, Which, require_learner
+from rlready.policy.supervised import OnStep
+from rlready.rollout.compile import compile_groups
+from rlready.seeds import np_rng
+from rlready.types import FloatArray, Group, IntArray, Message, Row, Trajectory, Verdict
+
+Doubles = NDArray[np.float64]
+Rule = Literal["dpo", "ipo", "dpop"]
+PAIR = "pair"
+"""The stream whose weights say which tokens make up a completion."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A better and a worse answer to the same prompt, each as rows: one, or several where contexts were rewritten.
+
+    Attributes:
+        chosen: the better; the tokens with weight in the stream "nll" are the answer.
+        rejected: the worse, likewise.
+    """
+
+    chosen: tuple[Row, ...]
+    rejected: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, renderer: Renderer, prompt: str | Sequence[Message], chosen: str, rejected: str) -> Pair:
+        """A pair of texts, end tokens included: `Pair.of(policy.renderer, "2+2=", "4", "5")`."""
+        messages = (Message.user(prompt),) if isinstance(prompt, str) else prompt
+        context = renderer.render(messages)
+        better, worse = (
+            Row.from_segments([(context, 0.0), (renderer.encode_completion(text), 1.0)]) for text in (chosen, rejected)
+        )
+        return cls((better,), (worse,))
+
+
+def preference_loss(
+    rule: Rule, chosen: torch.Tensor, rejected: torch.Tensor, beta: float, penalty: float = 0.0
+) -> torch.Tensor:
+    """The loss of each pair, [P].
+
+    Args:
+        rule: see the module.
+        chosen: h_w, [P], nats: log-likelihood of the better completion against the reference.
+        rejected: h_l, [P].
+        beta: inverse strength of the tie to the reference.
+        penalty: DPO-positive's lambda.
+    """
+    margin = chosen - rejected
+    if rule == "ipo":
+        return (margin - 1 / (2 * beta)).square()
+    if rule == "dpop":
+        margin = margin - penalty * (-chosen).clamp(min=0)
+    return F.softplus(-beta * margin)
+
+
+@dataclass(frozen=True)
+class DPO(Algorithm):
+    """Direct preference optimisation; `IPO` and `DPOP` have other defaults.
+
+    Attributes:
+        rule: the loss, see the module.
+        beta: tie to the reference; 0.1 in DPO's and IPO's papers.
+        penalty: DPO-positive's lambda; read by rule="dpop" alone.
+        length_normalised: h is the mean over a completion's tokens instead of the sum.
+        imitate: coefficient of the better completions' negative log-likelihood, a mean over their own tokens
+            (arXiv 2404.19733, eq. 1, has 1); 0 is off.
+        reference: "frozen", the learner's frozen reference, or "start", the policy as it is when an update begins
+            (each update is then a DPO of its own, as in arXiv 2404.19733).
+        pairs: found in a group: "best-worst", the trajectories of highest and lowest reward, or "all".
+        cap: most pairs of a group, drawn by hash where there are more; read by pairs="all" alone.
+        by: "verdict" pairs right trajectories with wrong or unanswered ones, so that a shaped reward makes no pair of
+            two wrong answers; "reward" pairs any two whose rewards differ.
+    """
+
+    rule: Rule = "dpo"
+    beta: float = 0.1
+    penalty: float = 0.0
+    length_normalised: bool = False
+    imitate: float = 0.0
+    reference: Literal["frozen", "start"] = "frozen"
+    pairs: Literal["best-worst", "all"] = "best-worst"
+    cap: int = 8
+    by: Literal["verdict", "reward"] = "verdict"
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            UserError: a field has a value that cannot work, or is not read by the rule that was chosen.
+        """
+        super().__post_init__()
+        name = type(self).__name__
+        known = {"rule": ("dpo", "ipo", "dpop"), "reference": ("frozen", "start"), "pairs": ("best-worst", "all"),
+                 "by": ("verdict", "reward")}  # fmt: skip
+        for key, values in known.items():
+            if getattr(self, key) not in values:
+                raise UserError(f'{name}: {key}="{getattr(self, key)}" is unknown; choose one of {", ".join(values)}.')
+        if not self.beta > 0:
+            raise UserError(f"{name}: beta={self.beta} must be positive; 0.1 is usual.")
+        if self.imitate < 0 or self.penalty < 0:
+            raise UserError(f"{name}: imitate={self.imitate} and penalty={self.penalty} must not be negative.")
+        if self.penalty and self.rule != "dpop":
+            raise UserError(f'{name}: penalty is read by rule="dpop" only, and the rule is "{self.rule}".')
+        if self.cap < 1:
+            raise UserError(f"{name}: cap={self.cap} must be at least 1.")
+        if self.pairs != "all" and self.cap != type(self).cap:
+            raise UserError(f'{name}: cap is read by pairs="all" only, and pairs is "{self.pairs}".')
+        if self.average != type(self).average or self.constant != type(self).constant:
+            raise UserError(f"{name}: the mean is over pairs; average and constant are not read.")
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The one stream, "pair"; weights of "nll" are added where `imitate` asks for them."""
+        return (PAIR,)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the learner must hold a frozen reference."""
+        return self.reference == "frozen"
+
+    async def credit(self, groups: list[Group], policy: Policy) -> None:
+        """Nothing to assign: a pair is judged as a whole."""
+
+    async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
+        """Learn from the pairs within groups."""
+        learner = require_learner(policy)
+        kept: list[Group] = []
+        chosen: list[IntArray] = []  # by kept group, pairs of trajectory numbers over all kept groups
+        count = 0
+        for g, group in enumerate(groups):
+            found = self.pairs_of(group, key=learner.version, index=g)
+            if not found:
+                continue
+            used = sorted({i for pair in found for i in pair})
+            place = {i: count + k for k, i in enumerate(used)}
+            kept.append(Group(group.task, [group.valid[i] for i in used]))
+            chosen.append(np.asarray([[place[i], place[j]] for i, j in found], dtype=np.int64))
+            count += len(used)
+        rows = [replace(row, unit=row.group) for row in compile_groups(kept, streams=self.streams)]
+        which: Which = "reference" if self.reference == "frozen" else "current"
+        table = _Table.of(learner, rows, chosen, count, which, self.length_normalised)
+        batches: list[IntArray] = []
+        for epoch in range(self.epochs if len(kept) else 0):
+            order = np_rng(self.seed, "minibatch", learner.version, epoch).permutation(len(kept))
+            batches += np.array_split(order, min(self.minibatches, len(kept)))
+        history = self._steps(learner, table, batches)
+        policy.sync()
+        return _mean(history) | {
+            "pairs": float(sum(len(each) for each in chosen)),
+            "rows": float(len(rows)),
+            "tokens": float(sum(len(row) for row in rows)),
+            "optimizer_steps": float(len(history)),
+        }
+
+    def pairs_of(self, group: Group, *, key: int, index: int) -> list[tuple[int, int]]:
+        """Pairs (better, worse) of indices into `group.valid`.
+
+        Args:
+            group: of trajectories.
+            key: seeds the draw of a capped group, with the field `seed` and `index`.
+            index: the group's place in the update.
+        """
+        valid = group.valid
+        pairs = [(i, j) for i, a in enumerate(valid) for j, b in enumerate(valid) if self._beats(a, b)]
+        if not pairs:
+            return []
+        if self.pairs == "best-worst":
+            return [max(pairs, key=lambda p: (valid[p[0]].reward - valid[p[1]].reward, -p[0], -p[1]))]
+        if len(pairs) > self.cap:
+            drawn = np_rng(self.seed, "pairs", key, index).choice(len(pairs), self.cap, replace=False)
+            pairs = [pairs[i] for i in sorted(drawn.tolist())]
+        return pairs
+
+    def _beats(self, a: Trajectory, b: Trajectory) -> bool:
+        if not (_said(a) and _said(b)):
+            return False
+        if self.by == "reward":
+            return a.reward > b.reward
+        return a.success and b.verdict in (Verdict.WRONG, Verdict.NO_ANSWER)
+
+    def fit_pairs(
+        self,
+        policy: Policy,
+        pairs: Sequence[Pair],
+        *,
+        epochs: int | None = None,
+        batch_pairs: int = 32,
+        seed: int | None = None,
+        which: Which = "current",
+        on_step: OnStep | None = None,
+    ) -> list[dict[str, float]]:
+        """Learn from given pairs, one optimizer step per batch, then hand the new weights to the sampler.
+
+        Args:
+            policy: with a learner.
+            pairs: what to learn from.
+            epochs: passes; default: the field `epochs`.
+            batch_pairs: pairs per optimizer step.
+            seed: of the order, which is hashed from (seed, epoch); default: the field `seed`.
+            which: the reference: "current", the policy as it is now, or "reference", the learner's frozen one.
+            on_step: called after each step with (step from 1, steps in all, metrics); returning True ends the training.
+
+        Returns:
+            Each step's metrics: `loss/pair` (and `loss/nll`), `pair/accuracy` (share with m > 0), `pair/margin`,
+            `pair/chosen`, `pair/rejected` (means of m, h_w, h_l in nats), `grad_norm`, `lr`.
+
+        Raises:
+            UserError: there are no pairs, or a row of one has no token with weight.
+            ValueError: the policy has no learner.
+            FloatingPointError: a gradient was not finite; the sampler still has the weights of before.
+        """
+        if not pairs:
+            raise UserError(f"{type(self).__name__}: there are no pairs to learn from.")
+        learner = require_learner(policy)
+        epochs, seed = self.epochs if epochs is None else epochs, self.seed if seed is None else seed
+        rows, table_pairs = _rows(pairs)
+        table = _Table.of(learner, rows, table_pairs, 2 * len(pairs), which, self.length_normalised)
+        batches: list[IntArray] = []
+        for epoch in range(epochs):
+            order = np_rng(seed, "pairs", epoch).permutation(len(pairs))
+            batches += [order[i : i + batch_pairs] for i in range(0, len(order), batch_pairs)]
+        history = self._steps(learner, table, batches, on_step)
+        policy.sync()
+        return history
+
+    def _steps(
+        self, learner: Learner, table: _Table, batches: Sequence[IntArray], on_step: OnStep | None = None
+    ) -> list[dict[str, float]]:
+        """One optimizer step per batch of units."""
+        history: list[dict[str, float]] = []
+        direct = bool(getattr(learner, "keeps_units", False))
+        for number, units in enumerate(batches, 1):
+            rows = [row for unit in units for row in table.rows[unit]]
+            divisors = {PAIR: float(sum(len(table.pairs[unit]) for unit in units))}
+            if self.imitate:
+                rows = table.imitated(rows)
+                divisors["nll"] = sum(float(r.weights["nll"].sum(dtype=np.float64)) for r in rows) or 1.0
+            noted: dict[str, float] = {}
+            if direct:
+                loss = self._coupled(table)
+            else:
+                rows, noted = self._linearise(learner, table, rows, units)
+                loss = self._linear
+            metrics = learner.forward_backward(rows, loss, divisors)
+            history.append(metrics | noted | learner.step())
+            if on_step is not None and on_step(number, len(batches), history[-1]):
+                break
+        return history
+
+    def _coupled(self, table: _Table) -> LossFn:
+        """The loss of a micro-batch that holds whole units."""
+
+        def loss(outputs: Outputs, batch: Batch) -> Loss:
+            weight = batch.weights[PAIR]
+            each = (weight * torch.where(weight > 0, outputs.logprobs, 0.0)).sum(1)
+            slots: dict[int, int] = {}
+            index = [slots.setdefault(row.trajectory, len(slots)) for row in batch.rows]
+            sums = each.new_zeros(len(slots)).index_add(0, torch.tensor(index), each)
+            units = dict.fromkeys(row.unit for row in batch.rows)
+            total, metrics = self._value(table, sums, slots, units, batch.denominators[PAIR])
+            if self.imitate:
+                nll = self.imitate * stream_sum("nll", -outputs.logprobs, batch)
+                total, metrics["loss/nll"] = total + nll, nll.detach()
+            return Loss(total, metrics)
+
+        return loss
+
+    def _linear(self, outputs: Outputs, batch: Batch) -> Loss:
+        """The linearised loss: `advantage` holds each token's share of the derivative."""
+        weight = batch.weights[PAIR]
+        mask = weight > 0
+        slope = torch.where(mask, batch.advantage, 0.0)
+        total = (weight * slope * torch.where(mask, outputs.logprobs, 0.0)).sum()
+        if not self.imitate:
+            return Loss(total)
+        nll = self.imitate * stream_sum("nll", -outputs.logprobs, batch)
+        return Loss(total + nll, {"loss/nll": nll.detach()})
+
+    def _linearise(
+        self, learner: Learner, table: _Table, rows: Sequence[Row], units: IntArray
+    ) -> tuple[list[Row], dict[str, float]]:
+        """Rows whose `advantage` is the loss's derivative by their log-likelihood, and the loss's own metrics."""
+        slots: dict[int, int] = {}
+        index = [slots.setdefault(row.trajectory, len(slots)) for row in rows]
+        sums = np.zeros(len(slots))
+        np.add.at(sums, index, [_total(row, lp) for row, lp in zip(rows, learner.logprobs(rows), strict=True)])
+        given = torch.from_numpy(sums).requires_grad_()
+        count = float(sum(len(table.pairs[unit]) for unit in units))
+        total, metrics = self._value(table, given, slots, dict.fromkeys(int(u) for u in units), count)
+        (slopes,) = torch.autograd.grad(total, given)
+        out = [
+            replace(row, advantage=np.full(len(row), float(slopes[i]), dtype=np.float32))
+            for row, i in zip(rows, index, strict=True)
+        ]
+        return out, {name: float(value) for name, value in metrics.items()}
+
+    def _value(
+        self, table: _Table, sums: torch.Tensor, slots: Mapping[int, int], units: Iterable[int], count: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor | float]]:
+        """Loss and metrics, shares of a minibatch of `count` pairs.
+
+        Args:
+            table: what is fitted.
+            sums: log-likelihoods of some trajectories, [K].
+            slots: their places by trajectory number.
+            units: whose pairs to take.
+            count: pairs of the minibatch.
+        """
+        numbers = list(slots)
+        h = (sums - torch.from_numpy(table.reference[numbers]).to(sums.dtype)) / torch.from_numpy(
+            table.lengths[numbers]
+        ).to(sums.dtype)
+        pairs = np.concatenate([table.pairs[unit] for unit in units])
+        places = torch.tensor([[slots[i], slots[j]] for i, j in pairs.tolist()])
+        better, worse = h[places[:, 0]], h[places[:, 1]]
+        total = preference_loss(self.rule, better, worse, self.beta, self.penalty).sum() / count
+        with torch.no_grad():
+            metrics: dict[str, torch.Tensor | float] = {
+                "loss/pair": total.detach(),
+                "pair/accuracy": (better > worse).sum() / count,
+                "pair/margin": (better - worse).sum() / count,
+                "pair/chosen": better.sum() / count,
+                "pair/rejected": worse.sum() / count,
+            }
+        return total, metrics
+
+
+@dataclass(frozen=True)
+class IPO(DPO):
+    """Identity preference optimisation: the margin has a target, 1 / (2 beta), and does not grow for ever."""
+
+    rule: Rule = "ipo"
+
+
+@dataclass(frozen=True)
+class DPOP(DPO):
+    """DPO-positive, with its paper's beta 0.3 and lambda 50 (arXiv 2402.13228; from memory)."""
+
+    rule: Rule = "dpop"
+    beta: float = 0.3
+    penalty: float = 50.0
+
+
+@dataclass
+class _Table:
+    """What one fit knows of its pairs.
+
+    Attributes:
+        rows: by unit; their `trajectory` numbers the completions.
+        pairs: by unit, [P, 2] numbers of a better and a worse completion.
+        reference: log-likelihood of each completion under the reference, [K], nats.
+        lengths: what log-likelihoods are divided by, [K]: tokens, or 1.
+        better: numbers of the completions that are the better one of a pair.
+    """
+
+    rows: list[list[Row]]
+    pairs: list[IntArray]
+    reference: Doubles
+    lengths: Doubles
+    better: set[int]
+
+    @classmethod
+    def of(
+        cls, learner: Learner, rows: Sequence[Row], pairs: list[IntArray], count: int, which: Which, normalised: bool
+    ) -> _Table:
+        """Take rows, whose unit is an index into `pairs`, and ask the reference for their log-probs."""
+        by_unit: dict[int, list[Row]] = defaultdict(list)
+        reference, lengths = np.zeros(count), np.zeros(count)
+        for row, logprobs in zip(rows, learner.logprobs(rows, which=which) if rows else [], strict=True):
+            by_unit[row.unit].append(row)
+            reference[row.trajectory] += _total(row, logprobs)
+            lengths[row.trajectory] += float(row.weights[PAIR].sum(dtype=np.float64))
+        if (lengths == 0).any():
+            raise UserError(
+                f"Completion {int(np.argmin(lengths))} of the pairs has no token with weight; check the masks."
+            )
+        better = {int(i) for each in pairs for i in each[:, 0]}
+        divisors = lengths if normalised else np.ones(count)
+        return cls([by_unit[unit] for unit in range(len(pairs))], pairs, reference, divisors, better)
+
+    def imitated(self, rows: Sequence[Row]) -> list[Row]:
+        """Copies with the stream "nll" on the better completions."""
+        return [
+            replace(row, weights=row.weights | {"nll": row.weights[PAIR] * np.float32(row.trajectory in self.better)})
+            for row in rows
+        ]
+
+
+def _rows(pairs: Sequence[Pair]) -> tuple[list[Row], list[IntArray]]:
+    """Numbered rows of given pairs, a unit each, and the numbers of each pair."""
+    rows: list[Row] = []
+    for unit, pair in enumerate(pairs):
+        for side, given in enumerate((pair.chosen, pair.rejected)):
+            for row in given:
+                weights = {PAIR: row.weights["nll"]}
+                rows.append(replace(row, weights=weights, trajectory=2 * unit + side, group=unit, unit=unit))
+    return rows, [np.asarray([[2 * u, 2 * u + 1]], dtype=np.int64) for u in range(len(pairs))]
+
+
+def _said(trajectory: Trajectory) -> bool:
+    """Whether it has a token to learn from."""
+    return any(turn.trainable and turn.length for turn in trajectory.turns)
+
+
+def _total(row: Row, logprobs: FloatArray) -> float:
+    """Weighted log-likelihood of a row's completion, nats."""
+    weight = row.weights[PAIR].astype(np.float64)
+    return float((weight * np.where(weight > 0, logprobs, 0.0)).sum())
+
+
+def _mean(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([step[name] for step in history])) for name in (history[0] if history else ())}
