@@ -3,8 +3,8 @@
     collect -> update -> evaluate -> halt, or log -> checkpoint
 
 Metrics: the collector's under their own names (`reward`, `success`, `episodes`), the algorithm's under `update/`, the
-evaluator's under `eval/`. A checkpoint holds learner, algorithm, collector (with its curriculum and seeds) and stop
-rules, so a run that was killed and resumed equals one that was not, bit for bit on the CPU.
+evaluator's under `eval/`. A checkpoint holds learner, algorithm, collector (with its curriculum and seeds), signs and
+stop rules, so a run that was killed and resumed equals one that was not, bit for bit on the CPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm
 from rlready.checkpoint import SavesFolder, Stateful, load_checkpoint
 from rlready.policy.base import Policy, require_learner
+from rlready.signs import Signs
 from rlready.stopping import StopRule
 from rlready.types import Group
 
@@ -83,6 +84,7 @@ def train(
     save_every: int = 0,
     stop_rules: Sequence[StopRule] = (),
     ledger: str = "real",
+    signs: Signs | None = None,
 ) -> Policy:
     """Train a policy; returns it.
 
@@ -101,13 +103,17 @@ def train(
             not finite, training halts, says why, logs `halted`, and the policy goes back to the last checkpoint, which
             is from before what went wrong.
         ledger: what the collector's transitions are counted as in the run ("real", "dream").
+        signs: what is watched for trouble, said and noted; None: the usual signs, see `signs`.
 
     Raises:
         ValueError: the policy has no learner.
         UserError: from the collector or the run.
     """
     learner: Stateful = require_learner(policy)
-    parts: dict[str, Stateful] = {"learner": learner, "algorithm": algorithm, "collector": collector}
+    watching = Signs() if signs is None else signs
+    parts: dict[str, Stateful] = {
+        "learner": learner, "algorithm": algorithm, "collector": collector, "signs": watching
+    }  # fmt: skip
     model = policy if isinstance(policy, SavesFolder) else None
     remembering: list[Any] = [rule for rule in stop_rules if hasattr(rule, "state_dict")]
     parts |= {f"stop_rule_{i}": rule for i, rule in enumerate(remembering)}
@@ -144,6 +150,7 @@ def train(
             run.trajectories(step, groups)  # after the update, so that the advantages are in them
             if halt is None:
                 await measure(step, metrics)
+                watching.watch(run, step, metrics)
                 halt = next((why for rule in stop_rules if (why := rule(metrics)) is not None), None)
             if halt is not None:
                 assert healthy is not None  # there is a step, so one was written before it

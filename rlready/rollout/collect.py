@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from rlready.aio import run_sync
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
@@ -165,6 +167,7 @@ class Collector:
             "refused": float(len(played) - len(admitted)),
             "transitions": float(self.transitions),
             "lag": float(self._lag(admitted)),
+            "length_trained": float(np.mean([t.length for group in admitted for t in group.valid] or [0])),
         }
         if len(admitted) < groups:
             log.warning(

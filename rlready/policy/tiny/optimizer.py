@@ -1,4 +1,4 @@
-"""AdamW with clipping, a schedule, and a moving average of the weights."""
+"""AdamW with clipping, a schedule, a moving average of the weights, and the cosine of successive gradients."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ class Optimizer:
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
         self.ema = {k: p.detach().clone() for k, p in self._parameters.items()} if config.ema else None
+        self._before: dict[str, Tensor] = {}  # the last gradient over its norm, where `cosine` is asked for
 
     def step(self) -> dict[str, float]:
-        """Clip, update, clear the gradients; return `grad_norm` (before clipping) and `lr`.
+        """Clip, update, clear the gradients; return `grad_norm` (before clipping), `lr`, and `grad_cosine` if asked.
 
         Raises:
             FloatingPointError: a gradient is not finite; nothing is updated and the gradients are cleared.
@@ -73,6 +74,7 @@ class Optimizer:
             raise FloatingPointError(
                 f"The gradient is not finite (norm {norm}) at step {self.taken}; the weights were left as they are."
             )
+        report = {"grad_norm": norm} | (self._cosine(norm) if self.config.cosine else {})
         if self.config.clip and norm > self.config.clip:
             torch._foreach_mul_(grads, self.config.clip / norm)
         rate = learning_rate(self.config, self.taken)
@@ -84,7 +86,15 @@ class Optimizer:
         if self.ema is not None:
             current = [p.detach() for p in self._parameters.values()]
             torch._foreach_lerp_(list(self.ema.values()), current, 1 - self.config.ema)
-        return {"grad_norm": norm, "lr": rate}
+        return report | {"lr": rate}
+
+    def _cosine(self, norm: float) -> dict[str, float]:
+        """The cosine with the gradient before, from the second one on; a parameter without a gradient counts as 0."""
+        now = {k: p.grad / max(norm, 1e-30) for k, p in self._parameters.items() if p.grad is not None}
+        both = now.keys() & self._before.keys()
+        dots = [torch.dot(now[k].flatten(), self._before[k].flatten()) for k in sorted(both)]
+        known, self._before = bool(self._before), now
+        return {"grad_cosine": float(sum(dots))} if known else {}
 
     def clear(self) -> None:
         """Drop the gradients."""
@@ -97,6 +107,7 @@ class Optimizer:
             "taken": self.taken,
             "adam": self._adam.state_dict()["state"],
             "ema": None if self.ema is None else {k: v.clone() for k, v in self.ema.items()},
+            "before": {k: v.clone() for k, v in self._before.items()},
         }
 
     @classmethod
@@ -110,6 +121,7 @@ class Optimizer:
         made._adam.load_state_dict({"state": moments, "param_groups": groups})
         if made.ema is not None:
             made.ema = {k: state["ema"][k].clone() for k in made.ema}
+        made._before = {k: v.clone() for k, v in state.get("before", {}).items()}
         return made
 
 
