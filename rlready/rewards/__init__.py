@@ -13,6 +13,9 @@ cannot be read makes the grader fail, and neither is ever paid.
                          exactly and its words nearly
     tool_call("calls")   exactly these tool calls          verify_calls
     compose({...})       weighted sum with gates
+    think_format(form)   the form of a reasoned answer   ThinkFormat.read
+    soft_length(...)     a soft penalty on length        length_penalty
+    same_language(...)   one language throughout
 """
 
 from __future__ import annotations
@@ -20,24 +23,36 @@ from __future__ import annotations
 from rlready.rewards.answers import find_answer, strip_thoughts
 from rlready.rewards.calls import tool_call, verify_calls
 from rlready.rewards.combine import compose
+from rlready.rewards.format import Reasoned, ThinkFormat, answer_of, think_format
+from rlready.rewards.language import Classifier, same_language, strip_marks
+from rlready.rewards.length import length_penalty, soft_length
 from rlready.rewards.match import match, verify_match
 from rlready.rewards.numeric import math, number, parse_number, verify_number
 from rlready.rewards.text import choice, exact, pattern, verify_choice, verify_exact, verify_pattern
 from rlready.scoring import answer_text, as_scorer
 
 __all__ = [
+    "Classifier",
+    "Reasoned",
+    "ThinkFormat",
+    "answer_of",
     "answer_text",
     "as_scorer",
     "choice",
     "compose",
     "exact",
     "find_answer",
+    "length_penalty",
     "match",
     "math",
     "number",
     "parse_number",
     "pattern",
+    "same_language",
+    "soft_length",
+    "strip_marks",
     "strip_thoughts",
+    "think_format",
     "tool_call",
     "verify_calls",
     "verify_choice",

@@ -12,7 +12,11 @@ from rlready.types import Score, Task, Trajectory, Verdict
 
 
 def compose(
-    parts: Mapping[str, RewardFn | tuple[float, RewardFn]], *, gates: Sequence[str] = (), verdict: str | None = None
+    parts: Mapping[str, RewardFn | tuple[float, RewardFn]],
+    *,
+    gates: Sequence[str] = (),
+    stops: Sequence[str] = (),
+    verdict: str | None = None,
 ) -> RewardFn:
     """Put rewards together: the value is the sum of weight times part.
 
@@ -20,6 +24,8 @@ def compose(
         parts: name to reward, or to (weight, reward); any accepted form, TRL's included. A weight may be 0 (measured,
             not paid) or negative (a penalty).
         gates: parts that must be right: where one is not, the value is at most 0, whatever the others earned.
+        stops: gates that are graded first, in this order: where one is not right, nothing else is graded and the value
+            is 0 (Magistral's format gate, arXiv 2506.10910). The score's parts then hold what was graded.
         verdict: the part whose verdict is that of the whole; default the first that applies. A gate that is not right
             overrules a right verdict.
 
@@ -29,7 +35,7 @@ def compose(
         fails: a sum with a hole in it would be read as a low score.
 
     Raises:
-        UserError: no part, a weight that is not finite, or a gate or verdict that is no part.
+        UserError: no part, a weight that is not finite, or a gate, stop or verdict that is no part.
     """
     if not parts:
         raise UserError("rewards.compose needs at least one part.")
@@ -40,25 +46,30 @@ def compose(
         if not isinstance(weight, (int, float)) or not math.isfinite(weight):
             raise UserError(f'rewards.compose: the weight of "{name}" is {weight!r}; it must be a finite number.')
         weights[name], scorers[name] = float(weight), as_scorer(fn)
-    for name in [*gates, *([] if verdict is None else [verdict])]:
+    for name in [*gates, *stops, *([] if verdict is None else [verdict])]:
         if name not in parts:
             raise did_you_mean("part of rewards.compose", name, list(parts))
 
+    rest = {name: scorer for name, scorer in scorers.items() if name not in stops}
+
     async def compose(task: Task, trajectory: Trajectory) -> Score | None:
-        if sum(scorer.waits for scorer in scorers.values()) > 1:  # what waits, waits at the same time
-            results = await asyncio.gather(*(s.optional(task, trajectory) for s in scorers.values()))
+        found: dict[str, Score | None] = {}
+        for name in stops:
+            score = found[name] = await scorers[name].optional(task, trajectory)
+            if score is not None and score.verdict is not Verdict.RIGHT:
+                return _stopped(name, score, found)
+        if sum(scorer.waits for scorer in rest.values()) > 1:  # what waits, waits at the same time
+            results = await asyncio.gather(*(s.optional(task, trajectory) for s in rest.values()))
         else:
-            results = [await scorer.optional(task, trajectory) for scorer in scorers.values()]
-        scores = {name: score for name, score in zip(scorers, results, strict=True) if score is not None}
+            results = [await scorer.optional(task, trajectory) for scorer in rest.values()]
+        found |= zip(rest, results, strict=True)
+        scores = {name: score for name in scorers if (score := found[name]) is not None}
         if not scores:
             return None
         for name, score in scores.items():
             if score.verdict is Verdict.GRADER_FAILED:
                 return Score.failed(f'part "{name}": {score.note}')
-        named: dict[str, float] = {}
-        for name, score in scores.items():
-            named[name] = float(score.value)
-            named.update({f"{name}/{key}": value for key, value in score.parts.items()})
+        named = _named(scores)
         total = sum(weights[name] * score.value for name, score in scores.items())
         main = scores[verdict] if verdict in scores else next(iter(scores.values()))
         overall = main.verdict
@@ -70,3 +81,20 @@ def compose(
 
     columns = dict.fromkeys(column for scorer in scorers.values() for column in scorer.columns)
     return declare(compose, name="compose", columns=list(columns))
+
+
+def _stopped(name: str, score: Score, found: Mapping[str, Score | None]) -> Score:
+    """What is left where the gate `name` stopped all further grading."""
+    if score.verdict is Verdict.GRADER_FAILED:
+        return Score.failed(f'part "{name}": {score.note}')
+    return Score(0.0, score.verdict, _named(found), score.note)
+
+
+def _named(scores: Mapping[str, Score | None]) -> dict[str, float]:
+    """Values under their parts' names, and parts' own parts under "name/part"."""
+    named: dict[str, float] = {}
+    for name, score in scores.items():
+        if score is not None:
+            named[name] = float(score.value)
+            named.update({f"{name}/{key}": value for key, value in score.parts.items()})
+    return named
