@@ -13,7 +13,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from rlready.cli.app import app
 from rlready.policy.base import OptimizerConfig
 from rlready.policy.tiny.optimizer import Optimizer
 from rlready.run import Run
@@ -245,6 +247,8 @@ def test_in_a_run_signs_are_said_noted_and_counted(tmp_path: Path, capsys: pytes
     shown = "".join(capsys.readouterr())
     assert "Step 3, sign of trouble: cut_off (warn): 30% of the episodes" in shown
     assert json.loads((run.dir / "run.json").read_text())["signs"] == noted
+    listed = CliRunner().invoke(app, ["runs", "show", run.name, "--root", str(tmp_path)]).output
+    assert "other, step 1: x" in listed and "step 8: cut_off is over: it reads 0.01." in listed
 
 
 # -- the cosine of successive gradients --------------------------------------------------------------------------------

@@ -245,6 +245,11 @@ def _show(run: Any, metrics: Any) -> None:
         console.print(f"{stage or 'metrics'}: steps {first:g} to {last:g}", style="bold", markup=False)
         table.title = None
         console.print(table)
+    if signs := header.get("signs"):
+        console.print("\nSigns of trouble:", style="bold")
+        for sign in signs:
+            where = f"{sign['stage']}, " if sign["stage"] else ""
+            console.print(f"{where}step {sign['step']}: {sign['said']}", markup=False, soft_wrap=True)
     if run.report:
         from rlready.run_report import Table as ReportTable
 
