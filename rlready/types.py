@@ -219,6 +219,7 @@ class Turn:
         entropy, value: per token, optional.
         advantage: a number for the turn or one per token; None means unassigned, which is not zero.
         returns: regression target of the value head, like advantage.
+        costs: per token, subtracted from the token's reward where credit is given (KL in the reward); optional.
         context: the messages new since the parent turn, for people and for other tools' formats.
         text: the decoded completion.
     """
@@ -238,6 +239,7 @@ class Turn:
     value: list[float] | None = None
     advantage: float | list[float] | None = None
     returns: float | list[float] | None = None
+    costs: list[float] | None = None
     media: tuple[Part, ...] = ()
     context: tuple[Message, ...] = ()
     text: str = ""

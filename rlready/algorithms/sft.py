@@ -5,13 +5,16 @@
 Rows come from `Row.from_segments` (any number of segments, each with its weight, 0 masks it), or from trajectories,
 whose trainable turns are then learnt as they are. The rows' temperature holds here too: demonstrations have 1.
 
+`RestEM` is rejection-sampling fine-tuning (arXiv 2312.06585): sample, keep the right answers, fine-tune the *base*
+model on them, and sample again from the result.
+
 Left out, and why: packing (the learner's business), label smoothing (it teaches the model inadmissible tokens), and
 early stopping (`on_step` may raise or return True).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +24,8 @@ from rlready.algorithms.base import Algorithm, reweigh
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Learner, Outputs, Policy, require_learner
 from rlready.policy.supervised import OnStep, fit, plan
-from rlready.types import Group, Row
+from rlready.seeds import np_rng
+from rlready.types import Group, Row, Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,93 @@ class SFT(Algorithm):
             return self.descend(learner, batch, self.weigh(batch))
 
         return fit(policy, rows, batches, descend=descend, on_step=on_step)
+
+
+@dataclass(frozen=True)
+class RestEM(SFT):
+    """Rejection-sampling fine-tuning (ReST-EM, arXiv 2312.06585, algorithm 1).
+
+    An update is one iteration: its groups are the samples (the E-step), and the epochs of likelihood on the right ones
+    are the M-step. Iterations should be large: with `from_base`, whatever an update does not show is forgotten.
+
+    Attributes:
+        epochs: passes over the right answers; 8 as VinePPO's baseline has it (arXiv 2410.01679).
+        minibatches: optimizer steps per pass; ours.
+        per_task: most right answers kept per task, drawn by hash, so that easy tasks do not crowd out hard ones; the
+            paper keeps 10 (from memory).
+        distinct: keep one of several equal answers (same tokens after the same prompts).
+        from_base: start every iteration from the base weights, as the paper does against overfitting and drift; they
+            are the learner's frozen reference, so a checkpoint holds them. False goes on from the present weights.
+    """
+
+    only_right: bool = True
+    epochs: int = 8
+    minibatches: int = 4
+    per_task: int = 10
+    distinct: bool = True
+    from_base: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            UserError: a field has a value that cannot work.
+        """
+        super().__post_init__()
+        if not self.only_right:
+            raise UserError("RestEM: only_right=False would learn from wrong answers; SFT does that.")
+        if self.per_task < 1:
+            raise UserError(f"RestEM: per_task={self.per_task} must be at least 1.")
+
+    @property
+    def needs_reference(self) -> bool:
+        """The base weights, where every iteration starts from them."""
+        return self.from_base
+
+    async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
+        """One M-step on the groups' right answers; where there are none, the policy stays as it is.
+
+        Returns:
+            Also `right` (right answers that were sampled) and `kept` (those learnt from).
+        """
+        learner = require_learner(policy)
+        right = sum(t.success for group in groups for t in group.valid)
+        kept = self.kept(groups, key=learner.version)
+        if kept and self.from_base:
+            learner.restart()
+        numbers = {"right": float(right), "kept": float(sum(len(group) for group in kept))}
+        return await super().update(policy, kept) | numbers
+
+    def kept(self, groups: Sequence[Group], *, key: int) -> list[Group]:
+        """The right answers to learn from, by task in order of first appearance.
+
+        Args:
+            groups: samples; a task may have several.
+            key: seeds the draw where a task has too many, with the field `seed` and the task.
+        """
+        by_task: dict[Task, dict[object, Trajectory]] = {}
+        for group in groups:
+            for trajectory in group.valid:
+                if trajectory.success:
+                    answers = by_task.setdefault(group.task, {})
+                    answers.setdefault(_answer(trajectory) if self.distinct else id(trajectory), trajectory)
+        out = []
+        for task, answers in by_task.items():
+            every = list(answers.values())
+            if len(every) > self.per_task:
+                drawn = np_rng(self.seed, "restem", key, task.id).choice(len(every), self.per_task, replace=False)
+                every = [every[i] for i in sorted(drawn.tolist())]
+            out.append(Group(task, every))
+        return out
+
+    def descend(self, learner: Learner, rows: Sequence[Row], denominators: Mapping[str, float]) -> dict[str, float]:
+        """One optimizer step; the reference is kept, but no loss reads it."""
+        return learner.forward_backward(rows, self.loss, denominators) | learner.step()
+
+
+def _answer(trajectory: Trajectory) -> object:
+    """What makes two trajectories the same demonstration."""
+    return tuple((tuple(t.prompt_ids), tuple(t.completion_ids)) for t in trajectory.turns if t.trainable)
 
 
 def nll(policy: Policy, rows: Sequence[Row]) -> float:

@@ -239,10 +239,14 @@ class Learner(Protocol):
         denominators: Mapping[str, float],
         *,
         entropy: bool = False,
-        values: bool = False,
+        values: bool | Literal["head"] = False,
         reference: bool = False,
     ) -> dict[str, float]:
-        """Accumulate gradients of `loss` over rows in micro-batches; return summed metrics."""
+        """Accumulate gradients of `loss` over rows in micro-batches; return summed metrics.
+
+        With `values="head"` the values have gradients in the value head alone, so that a critic can be warmed up while
+        the body, and with it the policy, stays as it is.
+        """
         ...
 
     def step(self) -> dict[str, float]:
@@ -259,6 +263,14 @@ class Learner(Protocol):
 
     def freeze_reference(self) -> None:
         """Keep a frozen copy of the present weights for KL terms."""
+        ...
+
+    def restart(self) -> None:
+        """Go back to the frozen reference's weights, with a fresh optimizer; the version goes on.
+
+        Raises:
+            UserError: there is no reference.
+        """
         ...
 
     def weights(self) -> Mapping[str, Any]:

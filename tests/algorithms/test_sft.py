@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from rlready.algorithms import SFT, nll
+from rlready.algorithms.sft import RestEM
 from rlready.errors import UserError
-from rlready.types import Row, Verdict
+from rlready.types import Group, Row, Task, Trajectory, Turn, Verdict
+from tests.algorithms.test_learning import learn, tiny
 from tests.algorithms.toy_bigram import Bigram, clone, group_of, policy_of
 
 
@@ -114,3 +116,108 @@ def test_only_right_clones_successes_alone():
     moved = lambda m, token: (m.table.detach() - right.table.detach())[0, token].item()  # noqa: E731
     assert moved(only, 1) > 0 > moved(only, 2)  # the failure's token 2 is only what the success pushes aside
     assert moved(every, 1) > 0 and moved(every, 2) > 0
+
+
+# -- rejection-sampling fine-tuning ----------------------------------------------------------------------------------
+
+
+def answers(name, *each):
+    """A group of trajectories, given as (completion, verdict)."""
+    task = Task.of(name)
+    made = [Trajectory(task, [Turn([0], list(ids))], reward=float(v is R), verdict=v) for ids, v in each]
+    return Group(task, made)
+
+
+R, W = Verdict.RIGHT, Verdict.WRONG
+
+
+def said(groups):
+    return [(g.task.prompt[0].text, [t.turns[0].completion_ids for t in g]) for g in groups]
+
+
+def test_what_rest_em_keeps():
+    groups = [
+        answers("a", ([1], R), ([1], R), ([2], W), ([2, 3], R)),
+        answers("b", ([1], W)),
+        answers("a", ([1], R), ([3], R)),  # the same task again: its answers are counted together
+    ]
+    assert said(RestEM().kept(groups, key=0)) == [("a", [[1], [2, 3], [3]])]
+    assert said(RestEM(distinct=False).kept(groups, key=0)) == [("a", [[1], [1], [2, 3], [1], [3]])]
+    [(_, two)] = said(RestEM(per_task=2).kept(groups, key=0))
+    assert len(two) == 2 and two == said(RestEM(per_task=2).kept(groups, key=0))[0][1]
+    drawn = {str(said(RestEM(per_task=2).kept(groups, key=k))) for k in range(20)}
+    assert len(drawn) == 3  # every pair of the three is drawn by some key
+
+
+def test_a_wrong_or_failed_answer_is_never_learnt():
+    group = answers("a", ([1], R), ([2], W), ([3], R))
+    group.trajectories[2].failure = "the environment died"
+    policy = tiny(0)
+    policy.learner.freeze_reference()
+    metrics = asyncio.run(RestEM().update(policy, [group]))
+    assert metrics["right"] == metrics["kept"] == metrics["rows"] == 1
+
+
+def weights(policy):
+    return {name: tensor.clone() for name, tensor in policy.learner.weights().items()}
+
+
+def test_every_iteration_starts_from_the_base():
+    """A drifted policy ends where the base itself would have ended; without `from_base` it does not."""
+
+    def after(drift, **fields):
+        policy = tiny(0)
+        policy.learner.freeze_reference()
+        if drift:
+            SFT().fit_rows(policy, [Row.from_segments([([1], 0.0), ([4, 5], 1.0)])], epochs=5)
+        group = answers("a", ([1, 2], R), ([2], R))
+        # The order of minibatches is hashed from the version, so there is one.
+        asyncio.run(RestEM(minibatches=1, **fields).update(policy, [group]))
+        return policy
+
+    base, drifted = after(False), after(True)
+    assert drifted.learner.version == base.learner.version + 5 == drifted.version
+    for name, tensor in weights(base).items():
+        assert torch.equal(tensor, weights(drifted)[name])
+    kept = after(True, from_base=False)
+    assert any(not torch.equal(tensor, weights(kept)[name]) for name, tensor in weights(base).items())
+
+
+def test_the_base_outlives_a_checkpoint():
+    policy, resumed = tiny(0), tiny(1)
+    policy.learner.freeze_reference()
+    group = answers("a", ([1, 2], R), ([2], R))
+    asyncio.run(RestEM().update(policy, [group]))
+    resumed.learner.load_state_dict(policy.learner.state_dict())
+    for each in (policy, resumed):
+        asyncio.run(RestEM().update(each, [answers("b", ([3], R), ([1], R))]))
+    for name, tensor in weights(policy).items():
+        assert torch.equal(tensor, weights(resumed)[name])
+
+
+def test_without_right_answers_the_policy_stays():
+    policy = tiny(0)
+    policy.learner.freeze_reference()
+    SFT().fit_rows(policy, [Row.from_segments([([1], 0.0), ([4, 5], 1.0)])])
+    before = weights(policy)
+    metrics = asyncio.run(RestEM().update(policy, [answers("a", ([1], W))]))
+    assert metrics["right"] == metrics["kept"] == metrics["optimizer_steps"] == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(policy).items())
+
+
+def test_without_a_base_it_says_so():
+    with pytest.raises(UserError, match="freeze_reference"):
+        asyncio.run(RestEM().update(tiny(0), [answers("a", ([1], R))]))
+
+
+@pytest.mark.parametrize("fields", [{"per_task": 0}, {"only_right": False}])
+def test_fields_of_rest_em_that_cannot_work_are_refused(fields):
+    with pytest.raises(UserError, match=next(iter(fields))):
+        RestEM(**fields)
+
+
+@pytest.mark.parametrize("from_base", [True, False])
+def test_rest_em_learns(from_base):
+    first, last, metrics = learn(RestEM(from_base=from_base), 0, steps=15)
+    assert first < 0.4 and last >= 0.7, (first, last)
+    assert metrics["kept"] <= 6 * 10

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -88,6 +88,17 @@ class HFLearner:
         """
         self._reference = self.body.copy()
 
+    def restart(self) -> None:
+        """Go back to the frozen reference's weights, with a fresh optimizer and schedule; the version goes on.
+
+        Raises:
+            UserError: there is no reference.
+        """
+        frozen = self._weights("reference")
+        assert frozen is not None
+        self._set(frozen)
+        self.configure(self.optimizer)
+
     def weights(self, which: Which = "current") -> Mapping[str, Tensor]:
         """The trainable weights by name. The current ones are the live tensors.
 
@@ -133,7 +144,7 @@ class HFLearner:
         denominators: Mapping[str, float],
         *,
         entropy: bool = False,
-        values: bool = False,
+        values: bool | Literal["head"] = False,
         reference: bool = False,
     ) -> dict[str, float]:
         """Accumulate gradients of `loss` over rows in micro-batches; return summed metrics.
@@ -207,11 +218,7 @@ class HFLearner:
             UserError: the state belongs to another model.
         """
         self.body.check(state["model"], "The weights of this state")
-        with self.body.using(None):
-            self.body.changing()
-            with torch.no_grad():
-                for name, p in self.body.trainable.items():
-                    p.copy_(state["model"][name])
+        self._set(state["model"])
         self._optimizer.clear()
         self._broken = False
         self._optimizer = Optimizer.restore(self.body.model, state["optimizer"])
@@ -219,6 +226,13 @@ class HFLearner:
         self._reference = None if given is None else {n: t.to(self.body.device, copy=True) for n, t in given.items()}
         self._version = int(state["version"])
         torch.set_rng_state(state["rng"])
+
+    def _set(self, weights: Mapping[str, Tensor]) -> None:
+        with self.body.using(None):
+            self.body.changing()
+            with torch.no_grad():
+                for name, p in self.body.trainable.items():
+                    p.copy_(weights[name])
 
     def _weights(self, which: Which) -> Weights | None:
         """A set of trainable tensors; None for the live ones."""

@@ -6,7 +6,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -75,6 +75,15 @@ class TinyLearner:
         """Keep a frozen copy of the present weights for KL terms."""
         self._reference = copy.deepcopy(self.model).requires_grad_(False)
 
+    def restart(self) -> None:
+        """Go back to the frozen reference's weights, with a fresh optimizer and schedule; the version goes on.
+
+        Raises:
+            UserError: there is no reference.
+        """
+        self.model.load_state_dict(self._model("reference").state_dict())
+        self.configure(self.optimizer)
+
     def weights(self, which: Which = "current") -> Mapping[str, Tensor]:
         """The weights by name. They are the live tensors: a sampler copies what it loads.
 
@@ -131,12 +140,13 @@ class TinyLearner:
         denominators: Mapping[str, float],
         *,
         entropy: bool = False,
-        values: bool = False,
+        values: bool | Literal["head"] = False,
         reference: bool = False,
     ) -> dict[str, float]:
         """Accumulate gradients of `loss` over rows in micro-batches; return summed metrics.
 
-        `Outputs` hold 0 wherever a row has no weight in any stream.
+        `Outputs` hold 0 wherever a row has no weight in any stream. With `values="head"` the values have gradients in
+        the value head alone.
 
         Raises:
             UserError: values or a reference are asked for and there is none, or a row is longer than `max_len`.
@@ -163,7 +173,8 @@ class TinyLearner:
                 if entropies is not None:
                     outputs.entropy = _scatter(batch, live, entropies)
                 if values:
-                    outputs.values = _scatter(batch, live, self._values(hidden))
+                    seen = hidden.detach() if values == "head" else hidden
+                    outputs.values = _scatter(batch, live, self._values(seen))
                 if frozen is not None:
                     with torch.no_grad():
                         outputs.reference = _scatter(batch, live, self._predict(frozen, live)[0])
