@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rlready.algorithms import ALGORITHMS, Algorithm
 from rlready.envs.base import Env, EnvFactory
@@ -23,6 +23,9 @@ from rlready.policy.tiny.save import fresh_folder
 from rlready.policy.tokenize import TextTokenizer
 from rlready.start import build_tokenizer, chat, listen, texts_of, tiny_policy
 from rlready.tasks.base import TaskSet, score_by_env
+
+if TYPE_CHECKING:
+    from rlready.checkpoint import Stateful
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 _FEWEST_TO_SPLIT = 20
@@ -353,3 +356,56 @@ def algorithm_of(config: Any, name: str) -> Algorithm:
     found = getattr(config, name.lower())
     assert isinstance(found, Algorithm)
     return found
+
+
+@dataclass
+class Restored:
+    """A run made by `rlready train`, ready to be looked at: its tasks, and its policy at the last checkpoint.
+
+    Attributes:
+        name, folder: the run's.
+        step: the checkpoint's.
+        settings: those of the run.
+        subject: what it was trained on.
+        policy: as it was at that step.
+        algorithm_name, algorithm: what trained it, not bound to anything.
+    """
+
+    name: str
+    folder: Path
+    step: int
+    settings: Any
+    subject: Subject
+    policy: TinyPolicy
+    algorithm_name: str
+    algorithm: Algorithm
+
+
+def restore(name: str, root: str) -> Restored:
+    """Read a run made by `rlready train`.
+
+    Raises:
+        UserError: there is no such run, it was made by a recipe, or it has no checkpoint yet.
+    """
+    from rlready.checkpoint import load_checkpoint
+    from rlready.config import load
+    from rlready.policy.base import require_learner
+    from rlready.run_read import load_run
+
+    loaded = load_run(name, root)
+    if "tasks" not in loaded.header:
+        raise UserError(
+            f"Run {loaded.name} was made by a recipe, which measures itself: rlready runs show {loaded.name}."
+        )
+    folders = sorted(loaded.dir.glob("checkpoints/run/step-*"))
+    if not folders:
+        raise UserError(f"Run {loaded.name} has no checkpoint yet.")
+    by = str(loaded.header["algorithm"])
+    settings = load(config_type(by), table=loaded.config)
+    found = subject(loaded.header["tasks"], loaded.header.get("env"))
+    policy = policy_of(found, settings, int(loaded.header["seed"]), loaded.dir)
+    record = load_checkpoint(folders[-1], {"learner": cast("Stateful", require_learner(policy))})
+    policy.sync()
+    return Restored(
+        loaded.name, loaded.dir, int(record["step"]), settings, found, policy, by, algorithm_of(settings, by)
+    )

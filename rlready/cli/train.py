@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -196,32 +196,15 @@ def evaluate(
     - `rlready eval my_task-1`
     - `rlready eval my_task-1 --split test --samples 8 --temperature 1`
     """
-    from rlready.run_read import load_run
-
-    loaded = load_run(name, root)
-    if "tasks" not in loaded.header:
-        raise UserError(
-            f"Run {loaded.name} was made by a recipe, which measures itself: rlready runs show {loaded.name}."
-        )
-    folders = sorted(loaded.dir.glob("checkpoints/run/step-*"))
-    if not folders:
-        raise UserError(f"Run {loaded.name} has no checkpoint yet.")
-
     from rlready.aio import run_sync
-    from rlready.checkpoint import Stateful, load_checkpoint
     from rlready.cli import build
-    from rlready.config import load
     from rlready.evaluate import evaluate as evaluate_policy
-    from rlready.policy.base import SamplingParams, require_learner
+    from rlready.policy.base import SamplingParams
 
-    header = loaded.header
-    settings = load(build.config_type(header["algorithm"]), table=loaded.config)
-    subject = build.subject(header["tasks"], header.get("env"))
+    restored = build.restore(name, root)
+    settings, subject, policy = restored.settings, restored.subject, restored.policy
     if split not in subject.splits:
         raise did_you_mean("split", split, subject.splits)
-    policy = build.policy_of(subject, settings, int(header["seed"]), loaded.dir)
-    record = load_checkpoint(folders[-1], {"learner": cast(Stateful, require_learner(policy))})
-    policy.sync()
     params = SamplingParams(temperature=temperature, max_tokens=settings.max_tokens, stop_ids=policy.renderer.stop_ids)
     result: Evaluation = run_sync(
         evaluate_policy(
@@ -236,11 +219,11 @@ def evaluate(
         )
     )
     if as_json:
-        print_json({"run": loaded.name, "step": record["step"], "split": split, **result.to_json()})
+        print_json({"run": restored.name, "step": restored.step, "split": split, **result.to_json()})
         return
     how = "greedy" if temperature == 0 else f"temperature {temperature:g}"
     shared = "" if subject.cut else " (too few tasks to split: these are the training tasks)"
-    out().print(f"{loaded.name}, step {record['step']}, {split}{shared}, {how}: {result}", markup=False)
+    out().print(f"{restored.name}, step {restored.step}, {split}{shared}, {how}: {result}", markup=False)
 
 
 def algorithms(

@@ -103,10 +103,15 @@ async def visit(
             f"None of {len(played)} answers has a state to look at: each is a single step by the rule "
             f'"{rule.kind}". Choose a rule that cuts them.'
         )
-    if states is None or states >= len(every):
-        return every
-    kept = sorted(np_rng(seed, "visit", len(every)).choice(len(every), states, replace=False).tolist())
-    return [every[i] for i in kept]
+    return every if states is None else drawn(every, states, seed)
+
+
+def drawn(visited: Sequence[Visited], n: int, seed: int) -> list[Visited]:
+    """So many of them, chosen evenly, in their order; all where there are not so many."""
+    if n >= len(visited):
+        return list(visited)
+    kept = sorted(np_rng(seed, "drawn", len(visited)).choice(len(visited), n, replace=False).tolist())
+    return [visited[i] for i in kept]
 
 
 def probes(

@@ -24,7 +24,8 @@ class Accuracy:
     """How near estimates come to the truth. Errors are estimate less truth, in units of reward.
 
     Attributes:
-        name: the estimator's, with the range of positions where it is not all of them.
+        name: the estimator's.
+        low, high: the range of positions, t / T.
         n: states.
         error, error_se: mean error, its standard error (values of one task may depend on each other).
         absolute, absolute_se: mean absolute error likewise. It includes the truth's own noise.
@@ -32,6 +33,8 @@ class Accuracy:
     """
 
     name: str
+    low: float
+    high: float
     n: int
     error: float
     error_se: float
@@ -140,7 +143,7 @@ async def prediction(
         use = judged & ~np.isnan(values)
         overall[name] = accuracy(name, values[use], truth[use], clusters[use])
         by_position[name] = [
-            accuracy(f"{name} [{edges[b]:.2g}, {edges[b + 1]:.2g})", values[at], truth[at], clusters[at])
+            accuracy(name, values[at], truth[at], clusters[at], float(edges[b]), float(edges[b + 1]))
             for b in range(bins)
             if (at := use & (where == b)).any()
         ]
@@ -151,11 +154,18 @@ async def prediction(
     )  # fmt: skip
 
 
-def accuracy(name: str, values: Floats, truth: Floats, clusters: np.ndarray[Any, np.dtype[np.int64]]) -> Accuracy:
-    """Sum up estimates and truths, [S] each."""
+def accuracy(
+    name: str,
+    values: Floats,
+    truth: Floats,
+    clusters: np.ndarray[Any, np.dtype[np.int64]],
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Accuracy:
+    """Sum up estimates and truths, [S] each, of states in a range of positions."""
     gap = values - truth
-    error, error_se = mean_and_error(gap, clusters)
-    absolute, absolute_se = mean_and_error(np.abs(gap), clusters)
+    absolute = mean_and_error(np.abs(gap), clusters)
     return Accuracy(
-        name, len(gap), error, error_se, absolute, absolute_se, *correlation_and_error(values, truth, clusters)
-    )
+        name, low, high, len(gap), *mean_and_error(gap, clusters), *absolute,
+        *correlation_and_error(values, truth, clusters),
+    )  # fmt: skip

@@ -68,8 +68,7 @@ class Ranking:
     """Estimators compared on the same choices.
 
     Attributes:
-        choices: states looked at; those with fewer than `least` distinct next steps are not among them.
-        tried: states that were tried.
+        choices: states looked at.
         steps: next steps in all.
         rollouts: samples per truth.
         orders: by estimator.
@@ -77,7 +76,6 @@ class Ranking:
     """
 
     choices: int
-    tried: int
     steps: int
     rollouts: int
     orders: dict[str, Order]
@@ -145,48 +143,36 @@ async def alternatives(
 
 async def ranking(
     policy: Policy,
-    visited: Sequence[Visited],
+    choices: Sequence[Choice],
     estimators: Mapping[str, Estimator],
     *,
-    rule: StepRule,
     score: Scorer,
     params: SamplingParams,
     seed: int,
     rollouts: int = 256,
-    continuations: int = 5,
-    least: int = 3,
-    states: int | None = None,
     reward: Reward = unfinished_is_zero,
     on_progress: Progress | None = None,
 ) -> Ranking:
     """Compare how estimators order next steps.
 
     Args:
-        policy: whose steps and values.
-        visited: states to try, as `visit(first=False)` gives them.
+        policy: whose values.
+        choices: as `alternatives` gives them.
         estimators: by name. Give probes a seed of their own, so that none of their samples is the truth's.
-        rule: how answers are cut.
         score: grades, such as `tasks.score`.
         params: as in training.
-        seed: of continuations and truth.
+        seed: of the truth.
         rollouts: per next step for the truth.
-        continuations: per state, see `alternatives`.
-        least: distinct next steps that a state must have.
-        states: most choices to look at; None for all.
         reward: the number that a scored rollout counts with.
         on_progress: called with (steps done, steps) for the truth.
 
     Raises:
-        UserError: no state has so many distinct next steps.
+        UserError: there are no choices.
     """
-    choices = await alternatives(
-        policy, visited, rule=rule, params=params, seed=seed, continuations=continuations, least=least
-    )
-    choices = choices[:states]
     if not choices:
         raise UserError(
-            f"ranking: none of {len(visited)} states has {least} distinct next steps that do not end the answer. Give "
-            "more states, a higher temperature, or a rule that cuts answers finer."
+            "ranking: no state has enough distinct next steps that do not end the answer. Give more states, a higher "
+            "temperature, or a rule that cuts answers finer."
         )
     flat = [state for choice in choices for state in choice.after]
     found = await probe(
@@ -201,7 +187,7 @@ async def ranking(
     for name, estimator in estimators.items():
         values = np.split(np.asarray(await estimator(flat), dtype=np.float64), cuts)
         orders[name] = order(name, values, truth, error, clusters)
-    return Ranking(len(choices), len(visited), len(flat), rollouts, orders, found.tokens, found.seconds)
+    return Ranking(len(choices), len(flat), rollouts, orders, found.tokens, found.seconds)
 
 
 def order(
