@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from rlready.aio import call_in_thread
 from rlready.types import FloatArray, IntArray, Message, Row, Stop
 
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 Which = Literal["current", "reference", "ema"]
 
 
@@ -58,6 +60,12 @@ class Choices:
         if self._leaf:
             return None
         return self._next.get(tuple(prefix))
+
+    def complete(self) -> list[list[int]]:
+        """The completions, those left out that another one goes on from; `Choices` of them is the same tree."""
+        return [
+            [*prefix, i] for prefix, ids in self._next.items() for i in ids.tolist() if (*prefix, i) not in self._next
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +113,26 @@ class SampleRequest:
 
 @dataclass(slots=True)
 class Sample:
-    """What came back: exact ids, behaviour log-probs under the sampled distribution, and why it stopped."""
+    """What came back: exact ids, behaviour log-probs under the sampled distribution, and why it stopped.
+
+    `version` is that of the weights; a list, one per token, where they changed in flight.
+    """
 
     completion_ids: list[int]
     logprobs: list[float]
     stop: Stop
-    version: int = 0
+    version: int | list[int] = 0
     support: list[IntArray | None] | None = None
     entropy: list[float] | None = None
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Draws completions. Concurrent calls are batched together (continuous batching)."""
+    """Draws completions. Concurrent calls are batched together (continuous batching).
+
+    One that also says `elsewhere = True` computes in another process, so that it draws on while this one learns: its
+    `load` may be called from any thread. One that has `stats.busy` counts the seconds in which it computed.
+    """
 
     @property
     def version(self) -> int:
@@ -286,6 +301,18 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class Ranked(Protocol):
+    """A learner that is one of several ranks, each with rows of its own; their gradients are *added up*.
+
+    What a loss is divided by is then the total of all ranks, so the update is that of one learner with all the rows.
+    """
+
+    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Sums over all ranks; every rank gets the same, a key that one rank lacks being 0 there."""
+        ...
+
+
 class Renderer(Protocol):
     """Messages to token ids and back.
 
@@ -332,6 +359,16 @@ class Policy:
         """Hand the learner's weights to the sampler."""
         if self.learner is not None:
             self.sampler.load(self.learner.weights(), self.learner.version)
+
+
+async def beside(policy: Policy, fn: Callable[..., T], *args: Any) -> T:
+    """Call a function that blocks: in a thread where the policy samples elsewhere, so that rollouts and grading go on.
+
+    What it raises is raised as it is.
+    """
+    if getattr(policy.sampler, "elsewhere", False):
+        return await call_in_thread(fn, *args)
+    return fn(*args)
 
 
 def require_learner(policy: Policy) -> Learner:

@@ -10,9 +10,7 @@ bit: sums taken over a batch of another shape differ in their last digits, which
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,15 +19,12 @@ from weakref import WeakSet
 import torch
 
 from rlready.aio import call_in_thread
-from rlready.errors import UserError
 from rlready.policy.base import Sample, SampleRequest
 from rlready.policy.hf.body import Body, Weights
 from rlready.policy.hf.decode import Decoding, Row
 from rlready.policy.hf.prefix import Prefixes
+from rlready.policy.queue import Callers, check_request
 from rlready.policy.tiny.draw import MaskTable
-
-_QUIET_TICKS = 3
-_MOST_TICKS = 64
 
 
 @dataclass(slots=True)
@@ -45,14 +40,6 @@ class HFStats:
     tokens: int = 0
     requests: int = 0
     batches: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One call of `sample`: who waits, and for how many more rows."""
-
-    future: asyncio.Future[None]
-    left: int
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -98,10 +85,7 @@ class HFSampler:
         self._masks = MaskTable(body.vocab_size)
         self._sharing: WeakSet[_Held] = WeakSet()
         self._hold(None, version)
-        self._waiting: deque[Row] = deque()
-        self._calls: dict[_Call, None] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._callers: Callers[Row] = Callers(self._serve, name=type(self).__name__)
         body.on_change(self._keep_weights)
 
     @property
@@ -139,18 +123,7 @@ class HFSampler:
             return []
         for request in requests:
             self._check(request)
-        loop = self._attach()
-        call = _Call(loop.create_future(), len(requests))
-        rows = [Row(request, call) for request in requests]
-        self._waiting.extend(rows)
-        self._calls[call] = None
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run(), name="rlready-hf-sampler")
-        try:
-            await call.future
-        finally:
-            self._calls.pop(call, None)
-        return [row.result for row in rows if row.result is not None]
+        return await self._callers.ask([Row(request) for request in requests])
 
     def _hold(self, tensors: Weights | None, version: int) -> None:
         self._held = _Held(tensors, version, Prefixes(self.body, self.cache_bytes))
@@ -158,18 +131,11 @@ class HFSampler:
             self._sharing.add(self._held)
 
     def _check(self, request: SampleRequest) -> None:
-        prompt, params = request.prompt_ids, request.params
-        if not prompt:
-            raise UserError("A request has an empty prompt; give the renderer a start-of-text token or a message.")
-        if len(prompt) >= self.body.max_len:
-            raise UserError(
-                f"A prompt of {len(prompt)} tokens leaves no room in the model's context of {self.body.max_len}. "
-                "Show fewer demonstrations, end the episode sooner, or take a model with a longer context."
-            )
+        prompt = request.prompt_ids
+        mend = "Show fewer demonstrations, end the episode sooner, or take a model with a longer context."
+        check_request(request, self.body.max_len, f"context of {self.body.max_len}. {mend}")
         if min(prompt) < 0 or max(prompt) >= self.body.vocab_size:
             raise ValueError(f"A prompt holds an id outside the vocabulary of {self.body.vocab_size}.")
-        if params.max_tokens < 1 or params.temperature < 0 or not 0 < params.top_p <= 1 or not 0 <= params.min_p <= 1:
-            raise ValueError(f"Sampling parameters out of range: {params}.")
 
     def _keep_weights(self) -> None:
         """The live weights are about to change: who computes with them takes a copy."""
@@ -180,33 +146,18 @@ class HFSampler:
             held.tensors = copy
         self._sharing.clear()
 
-    def _attach(self) -> asyncio.AbstractEventLoop:
-        """The running loop; what an earlier, closed loop left behind is dropped."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None and self._loop.is_running():
-                raise RuntimeError("An HFSampler serves one event loop at a time; another one is using it.")
-            self._calls.clear()
-            self._waiting.clear()
-            self._loop, self._task = loop, None
-        return loop
-
-    async def _run(self) -> None:
-        """Serve until nothing is left to do; a failure goes to everyone who waits."""
-        try:
-            while self._waiting:
-                await self._let_others_run()
-                rows: list[Row] = []
-                while self._waiting and len(rows) < (1 if self.exact else self.max_batch):
-                    row = self._waiting.popleft()
-                    if not row.owner.future.done():
-                        rows.append(row)
-                if rows:
-                    await self._decode(rows)
-        except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception):
-                raise
+    async def _serve(self) -> None:
+        """Serve until nothing is left to do."""
+        callers = self._callers
+        while callers.waiting:
+            await callers.quiet()
+            rows: list[Row] = []
+            while callers.waiting and len(rows) < (1 if self.exact else self.max_batch):
+                row = callers.waiting.popleft()
+                if not callers.abandoned(row):
+                    rows.append(row)
+            if rows:
+                await self._decode(rows)
 
     async def _decode(self, rows: list[Row]) -> None:
         held = self._held
@@ -217,12 +168,8 @@ class HFSampler:
         decoding = Decoding(self.body, held.prefixes, self._masks, rows, on_cpu=self.exact)
         finished = await call_in_thread(self._compute, held, decoding, decoding.start)
         while True:
-            for row in finished:
-                call: _Call = row.owner
-                call.left -= 1
-                if call.left == 0 and not call.future.done():
-                    call.future.set_result(None)
-            gone = {id(row) for row in decoding.rows if row.owner.future.done()}
+            self._callers.finished(finished)
+            gone = {id(row) for row in decoding.rows if self._callers.abandoned(row)}
             if gone:
                 decoding.drop(gone)
             if not decoding.rows:
@@ -236,24 +183,3 @@ class HFSampler:
             finished = what()
         self.stats.busy += time.perf_counter() - start
         return finished
-
-    async def _let_others_run(self) -> None:
-        """Yield to the event loop until requests have stopped arriving."""
-        quiet, seen = 0, len(self._waiting)
-        for _ in range(_MOST_TICKS):
-            await asyncio.sleep(0)
-            now = len(self._waiting)
-            quiet, seen = (quiet + 1, seen) if now == seen else (0, now)
-            if quiet >= _QUIET_TICKS:
-                return
-
-    def _fail(self, error: BaseException) -> None:
-        """Give an error to all callers."""
-        self._waiting.clear()
-        for call in self._calls:
-            if call.future.done():
-                continue
-            if isinstance(error, Exception):
-                call.future.set_exception(error)
-            else:
-                call.future.cancel()

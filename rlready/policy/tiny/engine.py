@@ -11,20 +11,23 @@ import math
 import time
 from collections import deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rlready.errors import UserError
 from rlready.policy.base import Sample, SampleRequest
 from rlready.policy.tiny.cache import Cache, shared_prefix
 from rlready.policy.tiny.decode import Decoder, build, plan
 from rlready.policy.tiny.draw import Drawn, MaskTable, Rule, draw, mix_seeds, uniforms
 from rlready.policy.tiny.model import TinyConfig
 from rlready.types import IntArray
+
+InFlight = Literal["recompute", "keep"]
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class SamplerStats:
     Attributes:
         forward: time in the model's forward passes, output head included.
         busy: all time in the engine, forward passes included; waiting for callers is not.
+        idle: time with nothing to draw, from the first request on.
         tokens: tokens drawn.
         prefill_tokens: prompt tokens computed.
         reused_tokens: prompt tokens found in the cache or shared with an identical prompt.
@@ -42,6 +46,7 @@ class SamplerStats:
 
     forward: float = 0.0
     busy: float = 0.0
+    idle: float = 0.0
     tokens: int = 0
     prefill_tokens: int = 0
     reused_tokens: int = 0
@@ -69,7 +74,9 @@ class Row:
         session: the session that keeps the slot afterwards, None where nobody does.
         pending: tokens to compute in the next step; None while it is plainly decoding.
         leader: a row of the same step with the same prompt, whose keys and values are copied.
-        version: of the weights its first token was drawn with.
+        versions: of the weights that each of its first tokens was drawn with; those not listed yet are of the present
+            weights.
+        epoch: which weights computed what is cached of it, counted by `Engine.load`.
         path: tokens drawn so far, kept for rows with choices only.
         node: ids allowed next, for rows with choices.
         support: see `Sample`.
@@ -83,7 +90,8 @@ class Row:
     session: Hashable = None
     pending: list[int] | None = None
     leader: Row | None = None
-    version: int = 0
+    versions: list[int] = field(default_factory=list)
+    epoch: int = 0
     path: list[int] | None = None
     node: IntArray | None = None
     support: list[IntArray | None] | None = None
@@ -93,6 +101,13 @@ class Row:
 class Engine:
     """Rows in flight.
 
+    New weights may come between two steps. With `in_flight="recompute"` rows in flight compute their context again, so
+    every token has the log-prob that the weights of its version give it in its whole context: what a learner computes
+    at that version. With "keep" they go on over the keys and values they have (Magistral, arXiv 2506.10910, found
+    computing them again unnecessary): no time is lost, and log-probs after the change are those of a policy that no
+    learner can compute exactly. Either way what was computed under older weights serves nobody else: sessions, copies
+    of prefixes and the next turn start from what the present weights computed.
+
     The arrays, all [B] in the order of `rows`: `slot`; `cached`, tokens of the row in the cache; `count`, tokens
     drawn; `cap`, most tokens to draw; `token`, the last one drawn; `rule`, index into the distinct `Rule`s; `mask`,
     row of the mask table; `noise`, the mixed seed.
@@ -100,9 +115,13 @@ class Engine:
 
     _ARRAYS = ("slot", "cached", "count", "cap", "token", "rule", "mask", "noise")
 
-    def __init__(self, config: TinyConfig, max_batch: int, max_slots: int) -> None:
+    def __init__(self, config: TinyConfig, max_batch: int, max_slots: int, in_flight: InFlight = "recompute") -> None:
+        if in_flight not in get_args(InFlight):
+            raise UserError(f'in_flight="{in_flight}" is unknown; choose {" or ".join(get_args(InFlight))}.')
         self.config = config
         self.max_batch = max_batch
+        self.in_flight = in_flight
+        self.epoch = 0
         self.cache = Cache(config, max_slots)
         self.decoder = Decoder(config)
         self.masks = MaskTable(config.vocab_size)
@@ -133,15 +152,24 @@ class Engine:
     noise: np.typing.NDArray[np.uint64]
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Take new weights. What was cached is void; rows in flight compute their context again."""
+        """Take new weights, for rows in flight as well.
+
+        Raises:
+            UserError: they belong to a model of another shape; nothing is changed then.
+        """
         self.decoder.load(state)
-        self.version = version
+        self.epoch += 1
         self.cache.forget(self.busy)
         for i, row in enumerate(self.rows):
-            if row.leader is None:
-                row.pending = self._seen(i)
-                self.cached[i] = 0
-                self._new = True
+            drawn = int(self.count[i])
+            row.versions += [self.version] * (drawn - len(row.versions))
+            if self.in_flight == "recompute" or row.pending is not None:
+                row.epoch = self.epoch
+                if row.leader is None:
+                    row.pending = self._seen(i)
+                    self.cached[i] = 0
+                    self._new = True
+        self.version = version
 
     def release(self, session: Hashable) -> None:
         """Forget a session; a row in flight goes on without it."""
@@ -171,6 +199,7 @@ class Engine:
     def _place(self, row: Row, known: dict[tuple[int, ...], Row]) -> int | None:
         """Give a row its slot; return how many tokens of its prompt are there already, None where no slot is free."""
         cache, session, prompt = self.cache, row.request.session, row.request.prompt_ids
+        row.epoch = self.epoch
         if session is not None and session not in self.busy:
             slot = cache.sessions.get(session)
             if slot is not None:
@@ -186,10 +215,12 @@ class Engine:
         row.slot, row.session = slot, own
         if own is not None:
             self.busy[own] = row
-        if holder is not None and holder.pending is not None and holder.request.prompt_ids == prompt:
-            row.leader = holder
-            return 0
         if holder is not None:
+            if holder.epoch != self.epoch:
+                return 0
+            if holder.pending is not None and not holder.versions and holder.request.prompt_ids == prompt:
+                row.leader = holder  # which has drawn nothing yet
+                return 0
             keep = min(shared_prefix(self._computed(holder), prompt), len(prompt) - 1)
             cache.copy([holder.slot], [slot], keep)
             return keep
@@ -206,7 +237,6 @@ class Engine:
         for row, keep in zip(fresh, kept, strict=True):
             params, prompt = row.request.params, row.request.prompt_ids
             rule = Rule.of(params)
-            row.version = self.version
             mask = 0
             if params.choices is not None:
                 row.node = params.choices.allowed(())
@@ -402,7 +432,9 @@ class Engine:
             support = row.support
             if support is not None and all(s is None for s in support):
                 support = None
-            row.result = Sample(ids, logprobs[i][:count], "end" if end else "length", row.version, support)
+            row.versions += [self.version] * (count - len(row.versions))
+            version = row.versions if len(set(row.versions)) > 1 else row.versions[0]
+            row.result = Sample(ids, logprobs[i][:count], "end" if end else "length", version, support)
             if row.request.params.entropy:
                 row.result.entropy = self._entropy[row.slot, :count].tolist()
             self._leave(row, row.request.prompt_ids + ids[:-1])
@@ -412,7 +444,7 @@ class Engine:
         if row.session is None:
             self.cache.give(row.slot)
         else:
-            self.cache.tokens[row.slot] = tokens
+            self.cache.tokens[row.slot] = tokens if row.epoch == self.epoch else []
             self.busy.pop(row.session, None)
 
     def drop(self, gone: list[Row]) -> None:

@@ -162,12 +162,12 @@ class TinyPolicy(Policy):
 
 def clone_policy(policy: Policy, optimizer: OptimizerConfig | None = None) -> TinyPolicy:
     """An independent copy of a tiny policy with a fresh optimizer; see `TinyPolicy.clone`."""
-    return _tiny(policy).clone(optimizer)
+    return tiny_of(policy).clone(optimizer)
 
 
 def save_policy(policy: Policy, folder: str | Path) -> None:
     """Write a tiny policy as a Hugging Face folder; see `TinyPolicy.save`."""
-    _tiny(policy).save(folder)
+    tiny_of(policy).save(folder)
 
 
 def load_policy(folder: str | Path, **options: Any) -> TinyPolicy:
@@ -175,7 +175,12 @@ def load_policy(folder: str | Path, **options: Any) -> TinyPolicy:
     return TinyPolicy.load(folder, **options)
 
 
-def _tiny(policy: Policy) -> TinyPolicy:
+def tiny_of(policy: Policy) -> TinyPolicy:
+    """The policy as a `TinyPolicy`.
+
+    Raises:
+        UserError: it is another kind of policy.
+    """
     if isinstance(policy, TinyPolicy):
         return policy
     if isinstance(policy.sampler, TinySampler) and isinstance(policy.learner, TinyLearner):
