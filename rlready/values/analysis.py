@@ -102,7 +102,7 @@ class Analysis:
                 ]
                 for each in p.by_position.values()
                 for a in each
-            ]
+            ]  # fmt: skip
             out.append(Table("By position (share of the answer's steps said)", columns, rows))
         if self.ranking is not None:
             r = self.ranking
