@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rlready.doctor.setup import Setup
     from rlready.envs.base import Env, Observation, Step
     from rlready.envs.check import check_env
     from rlready.run_read import load_run
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Env": "rlready.envs.base",
     "Observation": "rlready.envs.base",
+    "Setup": "rlready.doctor.setup",
     "Step": "rlready.envs.base",
     "TaskSet": "rlready.tasks.base",
     "check_env": "rlready.envs.check",
@@ -40,6 +42,7 @@ __all__ = [
     "Observation",
     "Row",
     "Score",
+    "Setup",
     "Step",
     "Task",
     "TaskSet",

@@ -1,18 +1,13 @@
-"""The doctor finds each kind of silent wrong training that it is there for."""
+"""Template and mask on tasks alone: each renderer's fault is found."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rlready import doctor
-from rlready.cli import app
-from rlready.doctor import check_mask, check_template
+from rlready.doctor import check_mask, check_template, credit
 from rlready.policy.render import ChatRenderer
 from rlready.policy.tokenize import bpe_tokenizer, word_tokenizer
 from rlready.types import Group, Message, Task
@@ -44,7 +39,7 @@ def test_a_renderer_that_encodes_its_own_words_again() -> None:
         def extend(self, prompt_ids: list[int], completion_ids: list[int], new: Any) -> list[int]:
             return super().extend(prompt_ids, self.tokenizer.encode(self.decode(completion_ids))[:-1], new)
 
-    assert "extending the context changes what the model saw and said" in errors(
+    assert "Extending the context changes what the model saw and said" in errors(
         check_template(TASKS, words(kind=Again))
     )
 
@@ -78,7 +73,7 @@ def test_answers_that_cannot_be_said() -> None:
         check_template(blanks, words())
     )
     long = check_template(TASKS, words(), room=2)
-    assert f"task {TASKS[0].id}: the prompt has" in errors(long) and "room for 2. Raise tiny.max_len" in errors(long)
+    assert f"task {TASKS[0].id}: the prompt has" in errors(long) and "room for 2." in errors(long)
 
 
 def test_a_prompt_that_cannot_be_rendered() -> None:
@@ -87,7 +82,7 @@ def test_a_prompt_that_cannot_be_rendered() -> None:
 
 @pytest.mark.parametrize("slip", ["context", "nothing", "twice"])
 def test_a_wrong_mask(slip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor.compile_groups
+    real = credit.compile_groups
 
     def wrong(groups: list[Group], **kw: Any) -> Any:
         rows = real(groups, **kw)
@@ -97,25 +92,6 @@ def test_a_wrong_mask(slip: str, monkeypatch: pytest.MonkeyPatch) -> None:
             row.weights["policy"] = np.full_like(row.weights["policy"], 1.0 if slip == "context" else 0.0)
         return rows
 
-    monkeypatch.setattr(doctor, "compile_groups", wrong)
+    monkeypatch.setattr(credit, "compile_groups", wrong)
     found = check_mask(TASKS, words())
     assert not found.ok and "tokens would be trained" in errors(found)
-
-
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.py").write_text(
-        "import rlready as rl\n"
-        "from rlready.types import Task\n"
-        "made = [Task.of(f'say {a}', answer=a) for a in ('red', 'green')]\n"
-        "good = rl.TaskSet(made, score=lambda task, t: float(t.turns[-1].text == task.data['answer']))\n"
-        "paid = rl.TaskSet(made, score=lambda task, t: 1.0)\n"
-    )
-    result = CliRunner().invoke(app, ["doctor", "t.py:good"], catch_exceptions=False)
-    assert result.exit_code == 0 and "Ready to train." in result.output
-    result = CliRunner().invoke(app, ["doctor", "t.py:paid", "--json"], catch_exceptions=False)
-    report = json.loads(result.stdout)
-    assert result.exit_code == 2 and report["ok"] is False and len(report["checks"]) == 3
-    assert any(
-        f["check"] == "trivial answers" and f["level"] == "error" for c in report["checks"] for f in c["findings"]
-    )

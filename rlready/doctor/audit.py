@@ -1,0 +1,101 @@
+"""The order of the examination: tasks, tokens, first batch, first update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlready.doctor.catalogue import explained
+from rlready.doctor.credit import check_credit, check_mask, check_trained
+from rlready.doctor.episodes import check_environment, check_episodes
+from rlready.doctor.evidence import Evidence, put_back, record_update, roll_out
+from rlready.doctor.logprobs import check_logprobs, check_settings, check_sync
+from rlready.doctor.losses import check_losses
+from rlready.doctor.selftest import check_rewards, check_spread
+from rlready.doctor.setup import Setup, is_chat
+from rlready.doctor.splits import check_splits
+from rlready.doctor.tokens import check_contexts, check_template
+from rlready.errors import UserError
+from rlready.findings import Findings
+
+Progress = Callable[[str], None]
+_SOME = 64
+
+
+def audit(setup: Setup, *, on_progress: Progress | None = None) -> Findings:
+    """Examine a set-up before its first step.
+
+    Args:
+        setup: what would be trained.
+        on_progress: called with what is being looked at.
+
+    Returns:
+        The findings, errors first, each with where, why and what to do.
+
+    Raises:
+        UserError: the set-up cannot be started at all.
+    """
+    return examine(setup, on_progress=on_progress)[0]
+
+
+def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findings, Evidence]:
+    """As `audit`; also what was seen, for showing the mask."""
+    tell = on_progress or _silent
+    full, algorithm, env = setup.completed()
+    evidence = Evidence(full, algorithm, env)
+    found = Findings(full.name)
+
+    tell("splits")
+    check_splits(full.tasks, full.splits, found)
+    tell("reward")
+    check_rewards(full.tasks, found, seed=full.seed, deadline=full.deadline)
+    tell("environment")
+    check_environment(full.tasks, env, found, closing=full.closing, deadline=full.deadline)
+    tell("template")
+    some = list(full.tasks.head(_SOME))
+    room = _room(evidence)
+    found.extend(check_template(some, full.policy.renderer, room=room))
+    found.extend(check_mask(some, full.policy.renderer))
+
+    with put_back(full.policy):
+        full.policy.sync()
+        tell("first batch")
+        try:
+            roll_out(evidence)
+        except UserError as error:
+            found.error("failures", f"The first batch cannot be rolled out: {error}")
+            return explained(found, full.name), evidence
+        tell("episodes")
+        check_episodes(evidence, found)
+        if full.group_size > 1:
+            check_spread([[t.reward for t in group.valid] for group in evidence.groups], found)
+        check_contexts(evidence, found)
+        tell("log-probs")
+        check_logprobs(evidence, found)
+        check_settings(evidence, found)
+        tell("first update")
+        learner = evidence.learner
+        if learner is not None and evidence.valid:
+            if algorithm.needs_reference and learner.state_dict().get("reference") is None:
+                learner.freeze_reference()
+            record_update(evidence)
+            tell("mask and credit")
+            check_trained(evidence, found)
+            check_credit(evidence, found)
+            tell("loss")
+            check_losses(evidence, found)
+        tell("weights after an update")
+        if evidence.valid:
+            check_sync(evidence, found)
+    return explained(found, full.name), evidence
+
+
+def _room(evidence: Evidence) -> int | None:
+    """Tokens that a prompt may have where the answer is the only turn; None where that is not known."""
+    longest = getattr(getattr(evidence.policy.sampler, "config", None), "max_len", None)
+    if longest is None or not is_chat(evidence.env):
+        return None
+    return int(longest) - evidence.setup.params.max_tokens
+
+
+def _silent(_: str) -> None:
+    pass

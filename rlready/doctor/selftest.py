@@ -1,0 +1,354 @@
+"""The reward's self-test: what would answers earn that know nothing, and what does the grader do when it breaks?"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from rlready.findings import Findings, Where
+from rlready.seeds import rng
+from rlready.tasks.base import TaskSet, score_by_env
+from rlready.tasks.check import check_taskset
+from rlready.types import Message, Score, Task, Trajectory, Turn, Verdict
+
+GOLD = ("answer", "gold", "target", "solution", "label", "reference", "expected")
+FORMS = (
+    "{}", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "<answer>{}</answer>", "<answer> {} </answer>",
+    "<think>\na thought\n</think>\n<answer>\n{}\n</answer>", "<think>a thought</think><answer>{}</answer>",
+    "<think>a thought</think> \\boxed{{{}}}", "#### {}", "The answer is {}", "The answer is {}.", "The answer is: {}", "({})",
+    "```\n{}\n```", "Final Answer: {}", "Answer: {}",
+)  # fmt: skip
+_NONSENSE = "qwzx vrrp"
+_BROKEN = ("", "???", "\\frac{{{", "n/a")
+_MOST_OPTIONS = 60
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What one trivial policy would earn.
+
+    Attributes:
+        name: of the policy.
+        right: share of right verdicts.
+        mean: mean reward.
+        first: a task in which it was right.
+    """
+
+    name: str
+    right: float
+    mean: float
+    first: str | None
+
+
+def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0, deadline: float = 30.0) -> None:
+    """Score trivial and broken answers on some tasks.
+
+    Args:
+        tasks: with their scorer.
+        found: where findings go.
+        n: tasks that are scored.
+        seed: of their choice.
+        deadline: seconds that one score may take.
+    """
+    general = check_taskset(tasks, n=n, seed=seed, deadline=deadline)
+    golden = any(gold_of(task, tasks.scorer) for task in tasks)
+    for finding in general:
+        if finding.check in ("trivial answers", "gold answers"):
+            continue  # looked at more closely here
+        if golden and finding.text.startswith("Every answer tried earned"):
+            continue  # it may know no gold answer, or not its form
+        if finding.level == "note":
+            found.note("reward", finding.text)
+        else:
+            (found.error if finding.level == "error" else found.warning)("reward", f"{finding.check}: {finding.text}")
+    if tasks.scorer is score_by_env or general.of("hang"):
+        return
+    sample = rng(seed, "doctor").sample(list(tasks), min(n, len(tasks)))
+    test = _SelfTest(tasks, sample, found)
+    _watched(test, deadline)
+
+
+def _watched(test: _SelfTest, deadline: float) -> None:
+    """Run the test in a thread that is left behind where a score does not return."""
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(test.run())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="doctor-rewards")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.02)
+        task, since = test.doing
+        if task and time.monotonic() - since > deadline and thread.is_alive():
+            test.found.error("reward", f"A score has not returned after {deadline:g} seconds.", Where(task=task))
+            return
+    if failure:
+        raise failure[0]
+
+
+class _SelfTest:
+    def __init__(self, tasks: TaskSet, sample: list[Task], found: Findings) -> None:
+        self.tasks, self.sample, self.found = tasks, sample, found
+        self.doing: tuple[str, float] = ("", 0.0)
+        self.golds = [g for g in (gold_of(task, self.tasks.scorer) for task in sample) if g]
+
+    async def run(self) -> None:
+        await self.trivial()
+        await self.gold()
+        await self.unparseable()
+        await self.prompt()
+        await self.swallowed()
+
+    async def score(self, task: Task, text: str) -> Score:
+        ids = list(text.encode())
+        turn = Turn([0], ids, [-1.0] * len(ids), text=text, context=task.prompt)
+        self.doing = (task.id, time.monotonic())
+        try:
+            return await self.tasks.score(task, Trajectory(task, [turn]))
+        finally:
+            self.doing = ("", 0.0)
+
+    def policies(self) -> dict[str, Callable[[Task], str]]:
+        """Policies that know nothing of the task."""
+        options = list(dict.fromkeys(option for task in self.sample for option in options_of(task)))
+        classes = options or list(dict.fromkeys(gold for _, gold in self.golds))
+        draw = rng(0, "random answers")
+        pool = [w for task in self.sample for m in task.prompt for w in m.text.split()] or ["word"]
+        out: dict[str, Callable[[Task], str]] = {
+            "an empty answer": lambda task: "",
+            "a copy of the prompt": lambda task: "\n".join(m.text for m in task.prompt),
+            "random words": lambda task: " ".join(draw.choices(pool, k=5)),
+        }
+        for constant in ("0", "1", "yes", "no", "A", "I do not know."):
+            out[f'always "{constant}"'] = _always(constant)
+        frequent = Counter(gold for _, gold in self.golds).most_common(1)
+        if frequent and 2 <= len(classes) <= _MOST_OPTIONS:
+            out[f'always "{frequent[0][0]}"'] = _always(frequent[0][0])
+        if 2 <= len(classes) <= _MOST_OPTIONS:
+            for form in ("{}", "<answer>{}</answer>", "\\boxed{{{}}}"):
+                out[f"every option named, as {form.format('a, b, c')}"] = _always(form.format(", ".join(classes)))
+        out["every choice at once"] = _always("A B C D, (A) (B) (C) (D), 0 1 2 3 4 5 6 7 8 9, yes no, true false")
+        out["the usual tags, empty"] = _always("<think></think><answer></answer>")
+        return out
+
+    async def trivial(self) -> None:
+        """What each would earn."""
+        table: list[Earned] = []
+        chance = self.chance()
+        for name, answer in self.policies().items():
+            scored = [(task, await self.score(task, answer(task))) for task in self.sample]
+            scored = [(task, s) for task, s in scored if s.verdict is not Verdict.GRADER_FAILED]
+            if not scored:
+                continue
+            right = [task.id for task, s in scored if s.verdict is Verdict.RIGHT]
+            mean = math.fsum(s.value for _, s in scored) / len(scored)
+            table.append(Earned(name, len(right) / len(scored), mean, right[0] if right else None))
+            paid = [task.id for task, s in scored if s.value > 0]
+            self.judge(table[-1], paid, len(scored), chance)
+        if table:
+            shown = "; ".join(f"{e.name} {e.mean:.3g}" for e in sorted(table, key=lambda e: -e.mean)[:6])
+            self.found.note("trivial answers", f"What answers that know nothing would earn: {shown}.")
+
+    def chance(self) -> float:
+        """What guessing earns where options are few."""
+        counts = [len(options_of(task)) for task in self.sample]
+        named = Counter(gold for _, gold in self.golds)
+        often = max(named.values()) / len(self.sample) if named else 0.0
+        return max(often, max((1 / c for c in counts if c > 1), default=0.0))
+
+    def judge(self, earned: Earned, paid: list[str], of: int, chance: float) -> None:
+        where = Where(task=earned.first or (paid[0] if paid else None))
+        said = f"{earned.name[0].upper()}{earned.name[1:]}"
+        blank = earned.name in ("an empty answer", "the usual tags, empty")
+        told = f"{said} would earn {earned.mean:.3g} on average, and is right in {earned.right:.0%} of {of} tasks."
+        if earned.name == "an empty answer" and paid:
+            self.found.error("trivial answers", told, where)
+        elif earned.name.startswith("every ") and earned.right > 0.1:
+            self.found.error("trivial answers", told, where, mend="Pay an answer that commits to one option alone.")
+        elif earned.right >= max(0.5, chance + 0.2) or (blank and earned.right > 0):
+            self.found.error("trivial answers", told, where)
+        elif earned.right > max(0.3, chance + 0.1) or (earned.name == "a copy of the prompt" and earned.right > 0):
+            self.found.warning("trivial answers", told, where)
+
+    async def gold(self) -> None:
+        """The gold answer, in all usual forms, must be right in one of them."""
+        if not self.golds:
+            return
+        some = self.golds[:8]
+        best: tuple[int, str] = (0, "")
+        failed = 0
+        for form in FORMS:
+            scores = [await self.score(task, form.format(gold)) for task, gold in some]
+            failed += sum(s.verdict is Verdict.GRADER_FAILED for s in scores)
+            best = max(best, (sum(s.verdict is Verdict.RIGHT for s in scores), form), key=lambda b: b[0])
+        if failed == len(FORMS) * len(some):
+            return  # told as a failure of the score
+        if best[0] == 0:
+            self.found.error(
+                "gold answers", f'The gold answer "{some[0][1][:40]}" is not paid in any of {len(FORMS)} usual forms, '
+                f"nor are those of {len(some) - 1} other tasks.", Where(task=some[0][0].id),
+            )  # fmt: skip
+        elif best[0] < len(some):
+            wrong = len(some) - best[0]
+            self.found.warning(
+                "gold answers", f"Written as {best[1].format('gold')}, {wrong} of {len(some)} gold answers are not right.",
+                Where(task=some[0][0].id),
+            )  # fmt: skip
+
+    async def unparseable(self) -> None:
+        """A gold that cannot be read must not pay a wrong answer."""
+        for task in self.sample[:4]:
+            gold = gold_of(task, self.tasks.scorer)
+            key = gold_key(task, self.tasks.scorer)
+            if gold is None or key is None:
+                continue
+            for broken in _BROKEN:
+                for form in ("{}", "\\boxed{{{}}}", "<think>a</think><answer>{}</answer>"):
+                    score = await self.score(_with(task, {**task.data, key: broken}), form.format(_NONSENSE))
+                    plain = await self.score(task, form.format(_NONSENSE))
+                    if score.verdict is Verdict.RIGHT and plain.verdict is not Verdict.RIGHT:
+                        self.found.error(
+                            "unparseable gold", f'Where "{key}" is {broken!r}, the answer "{form.format(_NONSENSE)}" '
+                            f"earns {score.value:g}.", Where(task=task.id),
+                        )  # fmt: skip
+                        return
+
+    async def prompt(self) -> None:
+        """A nonsense answer earns the same whatever the prompt says."""
+        for task in self.sample[:6]:
+            gold = gold_of(task, self.tasks.scorer)
+            tags = "<think>a thought</think>\n<answer>{0}</answer> \\boxed{{{0}}}".format(gold[1] if gold else "x")
+            if not task.prompt or not isinstance(task.prompt[-1].content, str):
+                continue
+            last = task.prompt[-1]
+            variants = [task.prompt, (*task.prompt[:-1], Message(last.role, "?")),
+                        (*task.prompt[:-1], Message(last.role, f"{last.text}\nFor example: {tags}"))]  # fmt: skip
+            values = []
+            for prompt in variants:
+                score = await self.score(Task(prompt, task.data, task.meta, task.id), _NONSENSE)
+                if score.verdict is not Verdict.GRADER_FAILED:
+                    values.append(score.value)
+            if len(values) > 1 and max(values) - min(values) > 1e-9:
+                self.found.error(
+                    "reads the prompt", f'The answer "{_NONSENSE}" earns {min(values):g} or {max(values):g} by what the '
+                    "prompt says.", Where(task=task.id),
+                )  # fmt: skip
+                return
+
+    async def swallowed(self) -> None:
+        """Where the grader's data break under its hands, it must not come back with a judgement."""
+        for task in self.sample[:3]:
+            if not task.data:
+                continue
+            bombs: list[str] = []
+            broken = _with(task, {key: Bomb(key, bombs) for key in task.data})
+            answers = [_NONSENSE, *(form.format("1") for form in FORMS[:4])]
+            for answer in answers:
+                bombs.clear()
+                score = await self.score(broken, answer)
+                if bombs and score.verdict is not Verdict.GRADER_FAILED:
+                    self.found.error(
+                        "swallowed failure", f'The grader failed on "{bombs[0]}" and still said '
+                        f'"{score.verdict.value}", reward {score.value:g}.', Where(task=task.id),
+                    )  # fmt: skip
+                    return
+
+
+class GraderBroke(RuntimeError):
+    """What a value raises that the doctor planted in a task's data."""
+
+
+class Bomb:
+    """A value that raises whenever it is used, and remembers that it was."""
+
+    __slots__ = ("_key", "_log")
+
+    def __init__(self, key: str, log: list[str]) -> None:
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_log", log)
+
+    def _boom(self, *_: Any, **__: Any) -> NoReturn:
+        log: list[str] = object.__getattribute__(self, "_log")
+        key: str = object.__getattribute__(self, "_key")
+        log.append(key)
+        raise GraderBroke(f'the doctor broke "{key}" on purpose')
+
+    __str__ = __repr__ = __format__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = _boom
+    __float__ = __int__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _boom  # type: ignore[assignment]
+    __hash__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__ = _boom  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for
+            raise AttributeError(name)
+        self._boom()
+
+
+def gold_key(task: Task, scorer: Any = None) -> str | None:
+    """The key of a task's data that holds the right answer, as far as that can be told."""
+    columns = [c for c in getattr(scorer, "columns", ()) if _plain(task.data.get(c))]
+    if len(columns) == 1:
+        return str(columns[0])
+    return next((k for k in GOLD if _plain(task.data.get(k))), None)
+
+
+def gold_of(task: Task, scorer: Any = None) -> tuple[Task, str] | None:
+    """A task with its right answer as text."""
+    key = gold_key(task, scorer)
+    return None if key is None else (task, str(task.data[key]))
+
+
+def options_of(task: Task) -> list[str]:
+    """The options that a task's data list."""
+    for key in ("choices", "options", "classes", "labels", "actions"):
+        value = task.data.get(key)
+        if isinstance(value, (list, tuple)) and value:
+            return [str(v) for v in value]
+        if isinstance(value, Mapping) and value:
+            return [str(v) for v in value.values()]
+    return []
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool) and bool(str(value).strip())
+
+
+def _with(task: Task, data: Mapping[str, Any]) -> Task:
+    return Task(task.prompt, data, task.meta, task.id)
+
+
+def _always(text: str) -> Callable[[Task], str]:
+    return lambda task: text
+
+
+def check_spread(rewards: Sequence[Sequence[float]], found: Findings) -> None:
+    """Groups in which all rewards are alike.
+
+    Args:
+        rewards: of each group's valid episodes.
+        found: where findings go.
+    """
+    groups = [list(r) for r in rewards if len(r) > 1]
+    if not groups:
+        return
+    flat = [r for r in groups if max(r) - min(r) < 1e-9]
+    every = [x for r in groups for x in r]
+    mean = math.fsum(every) / len(every)
+    best = max(every)
+    wrong = sum(r[0] < best or best <= 0 for r in flat)
+    told = f"{len(flat)} of {len(groups)} groups are uniform ({wrong} of them wrong); the mean reward is {mean:.3g}"
+    if len(flat) == len(groups):
+        found.warning("spread", f"{told}: there is nothing to learn from in this batch.", Where(place="first batch"))
+    elif len(flat) > 0.7 * len(groups):
+        found.warning("spread", f"{told}.", Where(place="first batch"))
+    else:
+        found.note("spread", f"{told}.")
