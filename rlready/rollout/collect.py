@@ -6,7 +6,9 @@ many waiting requests and batches them.
 
 Synchronous collection (`max_lag=0`) goes in waves, and all that it decides is a function of the seed and of its state:
 an interrupted and resumed run equals an uninterrupted one. With `max_lag=n` groups are also played in the background,
-while the policy learns, under one rule (`Staleness`); there what runs when depends on the clock.
+while the policy learns, under one rule (`lag.Staleness`). There what runs when depends on the clock, so a resumed run
+is not the same to the bit; what was in flight is played again from the same draws, so that no task is lost or trained
+on twice.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +29,8 @@ from rlready.policy.base import Policy, SamplingParams
 from rlready.rollout.actors import Actor, PolicyActor
 from rlready.rollout.base import Batched, Curriculum
 from rlready.rollout.episode import play
-from rlready.rollout.gather import Progress, counted, settle, together
+from rlready.rollout.gather import Progress, counted, together
+from rlready.rollout.lag import Ahead, Draw, Staleness, lags
 from rlready.rollout.tally import tally
 from rlready.rollout.watchdog import Board, Watchdog
 from rlready.seeds import derive
@@ -36,26 +38,6 @@ from rlready.tasks.base import TaskSet
 from rlready.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Staleness:
-    """How far rollouts may run ahead of learning: one rule.
-
-    When the trainer asks for batch number `asked` (from 1), `asked - 1` updates are done. Groups are used in the
-    order they were started, so one started now is used in batch `asked + max_lag` at the latest: no group is older than
-    `max_lag` updates when it is used.
-    """
-
-    batch: int
-    max_lag: int = 0
-    asked: int = 0
-    started: int = 0
-
-    @property
-    def capacity(self) -> int:
-        """Groups that may be started now: (asked + max_lag) * batch - started."""
-        return (self.asked + self.max_lag) * self.batch - self.started
 
 
 class Collector:
@@ -103,7 +85,8 @@ class Collector:
             max_failures: share of failed episodes (of the last 256, at least 3) beyond which collection stops.
             max_refills: groups played in place of refused ones, per group asked for; beyond it a batch stays smaller.
             max_lag: updates by which a group may be older than the policy it trains. It pays where the sampler works
-                elsewhere; an update that blocks the event loop stops the background too, and uses up deadlines.
+                elsewhere (`policy.process`); an update that blocks the event loop stops the background too, and uses
+                up deadlines.
             watchdog: seconds of stillness that end the run; default: 60, or twice the deadline if that is more.
             actor: plays instead of the policy's own actor.
             on_progress: called with (episodes done, episodes asked for) after each.
@@ -141,7 +124,10 @@ class Collector:
         self._recent: deque[str] = deque(maxlen=256)
         self._metrics: dict[str, float] = {}
         self._board = Board()
-        self._lagged: _Lagged | None = None
+        self._ahead: Ahead | None = None
+        self._again: deque[Draw] = deque()
+        self._versions: deque[int] = deque(maxlen=1024)
+        self._returned: float | None = None
 
     async def collect(self, groups: int) -> list[Group]:
         """Play until so many groups are admitted, or the refill bound is reached.
@@ -156,17 +142,25 @@ class Collector:
         if groups < 1:
             raise UserError(f"Collector: {groups} groups were asked for; it must be at least 1.")
         began = perf_counter()
+        since = self._returned if self.max_lag and self._returned is not None else began
+        self._note_version()
         with Watchdog(self._board, self.watchdog):
             if self.max_lag:
-                self._lagged = self._lagged or _Lagged(self, Staleness(groups, self.max_lag))
-                played, admitted = await self._lagged.take(groups)
+                self._ahead = self._ahead or Ahead(
+                    self, Staleness(groups, self.max_lag), concurrency=self.concurrency, max_refills=self.max_refills
+                )
+                played, admitted = await self._ahead.take(groups)
             else:
                 played, admitted = await self._waves(groups)
-        self._metrics = tally(played, perf_counter() - began) | {
+        self._returned = now = perf_counter()
+        behind = lags(admitted, list(self._versions))
+        self._metrics = tally(played, now - since) | {
+            "seconds": now - began,
             "groups": float(len(admitted)),
             "refused": float(len(played) - len(admitted)),
             "transitions": float(self.transitions),
-            "lag": float(self._lag(admitted)),
+            "lag": float(behind.max()) if len(behind) else 0.0,
+            "lag/mean": float(behind.mean()) if len(behind) else 0.0,
             "length_trained": float(np.mean([t.length for group in admitted for t in group.valid] or [0])),
         }
         if len(admitted) < groups:
@@ -193,16 +187,21 @@ class Collector:
 
     async def aclose(self) -> None:
         """End what plays in the background."""
-        if self._lagged is not None:
-            await self._lagged.close()
-            self._lagged = None
+        if self._ahead is not None:
+            self._again = self._in_flight()
+            await self._ahead.close()
+            self._ahead = None
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last collection, refused groups included, and the curriculum's own under `curriculum/`."""
         return self._metrics | {f"curriculum/{name}": value for name, value in self.curriculum.metrics().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-ready: counters, visits (the seeds' position) and the curriculum. Groups in flight are not kept."""
+        """JSON-ready: counters, visits (the seeds' position), the curriculum, and the draws of groups in flight.
+
+        What is in flight (with `max_lag`) is played again after a resume, from the same draws and in the same order.
+        The curriculum hears of those that had ended a second time, and their transitions are spent a second time.
+        """
         return {
             "visits": dict(self._visits),
             "transitions": self.transitions,
@@ -210,6 +209,7 @@ class Collector:
             "failures": dict(self.failures),
             "recent": list(self._recent),
             "curriculum": self.curriculum.state_dict(),
+            "in_flight": [draw.to_json() for draw in self._in_flight()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -220,10 +220,54 @@ class Collector:
         self.failures = Counter(state["failures"])
         self._recent = deque(state["recent"], maxlen=256)
         self.curriculum.load_state_dict(state["curriculum"])
+        in_flight = state.get("in_flight", [])
+        known = {task.id: task for task in self.tasks} if in_flight else {}
+        self._again = deque(Draw.from_json(record, known) for record in in_flight)
 
-    async def _waves(self, groups: int) -> tuple[list[Group], list[Group]]:
+    # -- what `lag.Ahead` asks for ------------------------------------------------------------------------------------
+
+    def begin(self, groups: int) -> None:
+        """A batch of so many groups is about to be drawn."""
         if isinstance(self.curriculum, Batched):
             self.curriculum.begin(groups)
+
+    def draw(self) -> Draw:
+        """The next task and its environment seed; first those that were in flight when the state was saved."""
+        if self._again:
+            return self._again.popleft()
+        task = self.curriculum.next()
+        visit = self._visits[task.id]
+        self._visits[task.id] += 1
+        return Draw(task, derive(self.seed, "env", task.id, visit))
+
+    def play(self, draw: Draw, slots: asyncio.Semaphore) -> Coroutine[Any, Any, Group]:
+        """Play a group."""
+        return self._group(draw, slots, counted(self.on_progress, 0, self.group_size))
+
+    def judge(self, group: Group) -> bool:
+        """Check for too many failures, let the curriculum learn, and ask whether the group may be trained on.
+
+        Raises:
+            UserError: too many episodes failed.
+        """
+        self._check_failures()
+        self.curriculum.observe([group])
+        return self._admit(group)
+
+    # -- within -------------------------------------------------------------------------------------------------------
+
+    def _in_flight(self) -> deque[Draw]:
+        return deque([*(self._ahead.draws if self._ahead is not None else ()), *self._again])
+
+    def _note_version(self) -> None:
+        """Remember the version after each update, ascending."""
+        version = self.policy.version
+        while self._versions and self._versions[-1] >= version:
+            self._versions.pop()
+        self._versions.append(version)
+
+    async def _waves(self, groups: int) -> tuple[list[Group], list[Group]]:
+        self.begin(groups)
         played: list[Group] = []
         admitted: list[Group] = []
         most = groups + int(self.max_refills * groups)
@@ -232,7 +276,7 @@ class Collector:
             slots = asyncio.Semaphore(self.concurrency)
             done, total = len(played) * self.group_size, (len(played) + n) * self.group_size
             report = counted(self.on_progress, done, total)
-            wave = await together([self._group(self._draw(), slots, report) for _ in range(n)])
+            wave = await together([self._group(self.draw(), slots, report) for _ in range(n)])
             played.extend(wave)
             self._check_failures()
             self.curriculum.observe(wave)
@@ -242,14 +286,7 @@ class Collector:
     def _admit(self, group: Group) -> bool:
         return bool(group.valid) and self.curriculum.admit(group)
 
-    def _draw(self) -> tuple[Task, int]:
-        """The next task and its environment seed."""
-        task = self.curriculum.next()
-        visit = self._visits[task.id]
-        self._visits[task.id] += 1
-        return task, derive(self.seed, "env", task.id, visit)
-
-    async def _group(self, drawn: tuple[Task, int], slots: asyncio.Semaphore, report: Callable[[], None]) -> Group:
+    async def _group(self, drawn: Draw, slots: asyncio.Semaphore, report: Callable[[], None]) -> Group:
         task, seed = drawn
 
         async def one(sample: int) -> Trajectory:
@@ -290,88 +327,6 @@ class Collector:
                 f"{failed} of the last {seen} episodes failed, more than max_failures={self.max_failures:g} allows. "
                 f"Commonest reason ({times} times): {reason.rstrip('.')}. Mend it, or raise max_failures."
             )
-
-    def _lag(self, groups: Sequence[Group]) -> int:
-        """Versions by which the oldest trained token is behind the policy that acts now."""
-        versions = [
-            turn.version if isinstance(turn.version, int) else min(turn.version)
-            for group in groups
-            for trajectory in group
-            for turn in trajectory.turns
-            if turn.completion_ids
-        ]
-        return max(self.policy.version - min(versions), 0) if versions else 0
-
-
-class _Lagged:
-    """Plays groups in the background, as many as `Staleness` allows; hands them over in the order they were started.
-
-    (In the order in which they finish, a slow group could be overtaken again and again, and come later than the rule
-    says; quick groups would be over-represented, too.)
-    """
-
-    def __init__(self, collector: Collector, rule: Staleness) -> None:
-        self.owner = collector
-        self.rule = rule
-        self._slots = asyncio.Semaphore(collector.concurrency)
-        self._line: list[asyncio.Task[Group]] = []
-        self._admitted: set[asyncio.Task[Group]] = set()
-        self._played: list[Group] = []
-        self._refills = 0.0
-        self._error: BaseException | None = None
-        self._wake = asyncio.Event()
-
-    async def take(self, groups: int) -> tuple[list[Group], list[Group]]:
-        """All groups that were played since the last call, and the next admitted ones."""
-        if groups != self.rule.batch:
-            raise UserError(f"Collector: with max_lag all batches have one size; {self.rule.batch} became {groups}.")
-        self.rule.asked += 1
-        self._refills = self.owner.max_refills * groups
-        self._launch()
-        while self._error is None and not all(task in self._admitted for task in self._line[:groups]):
-            self._wake.clear()
-            await self._wake.wait()
-        if self._error is not None:
-            await self.close()
-            raise self._error
-        taken, self._line = self._line[:groups], self._line[groups:]
-        self._admitted.difference_update(taken)
-        played, self._played = self._played, []
-        return played, [task.result() for task in taken]
-
-    async def close(self) -> None:
-        """Cancel what is running."""
-        for task in self._line:
-            task.cancel()
-        await settle(self._line)
-
-    def _launch(self) -> None:
-        while self.rule.capacity > 0:
-            self.rule.started += 1
-            report = counted(self.owner.on_progress, 0, self.owner.group_size)
-            task = asyncio.ensure_future(self.owner._group(self.owner._draw(), self._slots, report))
-            self._line.append(task)
-            task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[Group]) -> None:
-        self._wake.set()
-        if task.cancelled():
-            return
-        try:
-            group = task.result()
-            self._played.append(group)
-            self.owner._check_failures()
-            self.owner.curriculum.observe([group])
-            if self.owner._admit(group):
-                self._admitted.add(task)
-                return
-            self._line.remove(task)
-            self.rule.started -= 1
-            if self._refills >= 1:
-                self._refills -= 1
-                self._launch()
-        except Exception as error:
-            self._error = self._error or error
 
 
 async def play_many(
