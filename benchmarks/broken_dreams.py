@@ -30,7 +30,7 @@ from parts import write
 
 from rlready import __version__
 from rlready.aio import run_sync
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.presets import GRPO
 from rlready.dream.gate import GateReport
 from rlready.dream.gym import Gym
 from rlready.dream.measure.whole import measure_gym

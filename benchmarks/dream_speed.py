@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from parts import Loop, write
 
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.presets import GRPO
 from rlready.curriculum.samplers import Uniform
 from rlready.dream.annotate import ProgramAnnotator, paired
 from rlready.dream.env import DreamEnv

@@ -29,11 +29,13 @@ class Setting:
         side: "rlready" or "trl".
         threads: torch threads.
         micro: completions per forward and backward pass; rlready cuts its own micro-batches.
+        program: the file of the sides.
     """
 
     side: str
     threads: int
     micro: int = PROMPTS * GROUP
+    program: str = "sides.py"
 
     def __str__(self) -> str:
         return f"{self.side}, threads {self.threads}" + (f", micro-batch {self.micro}" if self.side == "trl" else "")
@@ -86,7 +88,7 @@ class Piped:
 
 def run_ours(start: Path, steps: int, seed: int, setting: Setting, pace: Pace) -> None:
     """Train with rlready: the collector's rollouts, GRPO's update."""
-    from rlready.algorithms.grpo import GRPO
+    from rlready.algorithms.presets import GRPO
     from rlready.curriculum.samplers import Uniform
     from rlready.envs.chat import ChatEnv
     from rlready.policy.base import OptimizerConfig, SamplingParams

@@ -323,6 +323,11 @@ class Trajectory:
         return self.verdict is Verdict.RIGHT
 
     @property
+    def cut_off(self) -> bool:
+        """True where a trainable turn was stopped by the length cap, and not by the policy."""
+        return any(turn.stop == "length" and turn.trainable for turn in self.turns)
+
+    @property
     def length(self) -> int:
         """Completion tokens over all turns."""
         return sum(turn.length for turn in self.turns)
@@ -414,6 +419,8 @@ class Row:
         support_of: for each token an index into `supports`, or -1 where the whole vocabulary was open.
         supports: the distinct sets of ids that sampling was limited to.
         turn: index of the turn each token was sampled in, -1 for context.
+        version: policy version each token was sampled with, -1 for context.
+        start: log-probabilities under the policy at the start of the update, where an algorithm asked the learner.
         trajectory: index of the trajectory in the batch that was compiled, so that a mean over trajectories stays
             possible after one became many rows. -1 for rows that came from none.
         group: index of the group likewise.
@@ -431,6 +438,8 @@ class Row:
     support_of: IntArray | None = None
     supports: tuple[IntArray, ...] = ()
     turn: IntArray | None = None
+    version: IntArray | None = None
+    start: FloatArray | None = None
     trajectory: int = -1
     group: int = -1
     unit: int = -1

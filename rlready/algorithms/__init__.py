@@ -11,23 +11,95 @@ from dataclasses import fields
 from typing import Any
 
 from rlready.algorithms.base import Algorithm
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.gdpo import GDPO
+from rlready.algorithms.mixed import Mixed
 from rlready.algorithms.policy_gradient import PolicyGradient
-from rlready.algorithms.ppo import PPO
-from rlready.algorithms.reinforce import Reinforce
-from rlready.algorithms.rloo import RLOO
-from rlready.algorithms.sft import SFT, nll
+from rlready.algorithms.ppo import PPO, VAPO
+from rlready.algorithms.preferences import DPO, DPOP, IPO
+from rlready.algorithms.presets import (
+    CISPO,
+    DAPO,
+    DPPO,
+    GMPO,
+    GRPO,
+    GSPO,
+    LUSPO,
+    NGRPO,
+    RLOO,
+    SAPO,
+    DrGRPO,
+    MaxRL,
+    PassK,
+    Reinforce,
+    ReinforcePlusPlus,
+)
+from rlready.algorithms.sft import SFT, RestEM, nll
+from rlready.algorithms.turns import GiGPO
+from rlready.algorithms.vine import VinePPO
 from rlready.errors import did_you_mean
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    "grpo": GRPO,
-    "ppo": PPO,
     "reinforce": Reinforce,
     "rloo": RLOO,
+    "grpo": GRPO,
+    "drgrpo": DrGRPO,
+    "dapo": DAPO,
+    "gspo": GSPO,
+    "luspo": LUSPO,
+    "gmpo": GMPO,
+    "reinforce++": ReinforcePlusPlus,
+    "maxrl": MaxRL,
+    "ngrpo": NGRPO,
+    "passk": PassK,
+    "cispo": CISPO,
+    "sapo": SAPO,
+    "dppo": DPPO,
+    "ppo": PPO,
+    "vapo": VAPO,
+    "gdpo": GDPO,
+    "gigpo": GiGPO,
+    "vineppo": VinePPO,
     "sft": SFT,
+    "restem": RestEM,
+    "dpo": DPO,
+    "ipo": IPO,
+    "dpop": DPOP,
+    "mixed": Mixed,
 }
 
-__all__ = ["ALGORITHMS", "GRPO", "PPO", "RLOO", "SFT", "Algorithm", "PolicyGradient", "Reinforce", "algorithm", "nll"]
+__all__ = [
+    "ALGORITHMS",
+    "CISPO",
+    "DAPO",
+    "DPO",
+    "DPOP",
+    "DPPO",
+    "GDPO",
+    "GMPO",
+    "GRPO",
+    "GSPO",
+    "IPO",
+    "LUSPO",
+    "NGRPO",
+    "PPO",
+    "RLOO",
+    "SAPO",
+    "SFT",
+    "VAPO",
+    "Algorithm",
+    "DrGRPO",
+    "GiGPO",
+    "MaxRL",
+    "Mixed",
+    "PassK",
+    "PolicyGradient",
+    "Reinforce",
+    "ReinforcePlusPlus",
+    "RestEM",
+    "VinePPO",
+    "algorithm",
+    "nll",
+]
 
 
 def algorithm(name: str, **settings: Any) -> Algorithm:

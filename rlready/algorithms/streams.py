@@ -1,89 +1,94 @@
-"""The formulas of the loss streams, as pure functions of tensors; no algorithm, no averaging, no reduction.
+"""Ratios and the critic's loss, as pure functions of tensors; no algorithm, no averaging, no reduction.
 
-Every tensor is [B, T], aligned with tokens; log-probabilities are natural, ratios are pi / pi_old.
+Every tensor is [B, T], aligned with tokens; log-probabilities are natural. What is made of a ratio stands in `trust`,
+the KL to a reference in `kl`.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
-Importance = Literal["token", "sequence"]
-Estimator = Literal["k1", "k2", "k3"]
+from rlready.policy.base import Batch
+from rlready.types import FloatArray, IntArray, Row
+
 # exp(20) = 5e8 is beyond any use of a ratio, and its square still fits float32. Further out the gradient is 0.
 LOG_RATIO_BOUND = 20.0
 
 
-def log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor, importance: Importance) -> torch.Tensor:
-    """log(pi / pi_old), 0 where `mask` is False, bounded to +-20.
-
-    token:     log pi(t) - log pi_old(t), each token its own.
-    sequence:  every token carries its row's mean log-ratio, so the ratio is the length-normalised geometric mean of
-               GSPO (arXiv 2507.18071, eq. 7). Its gradient is that of GSPO-token (eq. 13-14), the value of the mean
-               with each token's own gradient: the same as GSPO where a row has one advantage, and still right where it
-               has several.
-    """
-    each = torch.where(mask, new - old, 0.0)
-    if importance == "sequence":
-        mean = (each.detach().sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(each)
-        each = torch.where(mask, mean + each - each.detach(), 0.0)
-    return each.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+def log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """log(pi / pi_old) of each token, 0 where `mask` is False, bounded to +-20."""
+    return torch.where(mask, new - old, 0.0).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
-def surrogate(
-    ratio: torch.Tensor, advantage: torch.Tensor, low: float | None, high: float | None, dual: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """PPO's clipped objective, negated, and where the clip took the gradient away.
+def interpolated(log_r: torch.Tensor, share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ratio against a policy between the sampler's and the present one, which takes no forward pass.
 
-        L = -min(r A, clip(r, 1 - low, 1 + high) A)             PPO, arXiv 1707.06347, eq. 7 (one epsilon there)
-        L = -max(min(...), c A)  where A < 0                    dual clip, arXiv 1912.09729
+        log pi_prox = log mu + a (log pi - log mu)          (AReaL, arXiv 2505.24298 and its decoupled loss since)
 
     Args:
-        ratio: r.
-        advantage: A.
-        low: width of the lower bound; None leaves that side open.
-        high: width of the upper bound ("clip-higher" of DAPO, arXiv 2503.14476, where it is above `low`).
-        dual: c > 1, or None.
+        log_r: log(pi / mu).
+        share: a, see `share_of`.
 
     Returns:
-        (loss, clipped): floats and booleans.
+        (log(pi / pi_prox), log(pi_prox / mu)); pi_prox is held constant in both.
     """
-    bounded = ratio.clamp(-torch.inf if low is None else 1 - low, torch.inf if high is None else 1 + high)
-    plain = ratio * advantage
-    objective = torch.minimum(plain, bounded * advantage)
-    if dual is not None:
-        objective = torch.where(advantage < 0, torch.maximum(objective, dual * advantage), objective)
-    return -objective, objective.detach() != plain.detach()
+    behind = share * log_r.detach()
+    return log_r - behind, behind
 
 
-def kl_value(new: torch.Tensor, reference: torch.Tensor, estimator: Estimator) -> torch.Tensor:
-    """One-sample estimates of KL(pi || reference) for a token drawn from pi.
+def share_of(version: IntArray, start: int, now: int) -> FloatArray:
+    """The share a = (v_start - v_mu) / (v_now - v_mu) of each token; 0 for the present version and for context (-1).
 
-    From J. Schulman, "Approximating KL divergence" (2020). With d = log pi - log reference:  k1 = d (unbiased, noisy,
-    may be negative);  k2 = d^2 / 2 (biased, low variance); k3 = exp(-d) - 1 + d (unbiased, never negative).
+    Args:
+        version: the policy version that sampled each token.
+        start: version of the policy at the start of the update.
+        now: version of the policy that is being trained.
     """
-    d = new - reference
-    if estimator == "k1":
-        return d
-    return d.square() / 2 if estimator == "k2" else torch.expm1((-d).clamp(max=LOG_RATIO_BOUND)) + d
+    gap = np.maximum(now - version, 1)
+    share = np.clip((start - version) / gap, 0.0, 1.0)
+    return np.where(version < 0, 0.0, share).astype(np.float32)
 
 
-def kl_loss(new: torch.Tensor, reference: torch.Tensor, log_r: torch.Tensor, estimator: Estimator) -> torch.Tensor:
-    """A loss whose value estimates KL(pi || reference) and whose gradient is, in expectation, the gradient of that KL.
+def owners(rows: Sequence[Row]) -> torch.Tensor | None:
+    """For each row the number of its trajectory within the micro-batch, [B]; None where each has one row."""
+    known: dict[object, int] = {}
+    index = [
+        known.setdefault(row.trajectory if row.trajectory >= 0 else ("alone", i), len(known))
+        for i, row in enumerate(rows)
+    ]
+    return None if len(known) == len(rows) else torch.tensor(index)
 
-    The tokens were drawn from pi_old, and KL is an expectation under pi, so differentiating the estimate alone forgets
-    that pi also chose the sample: E[grad k1] is 0, and E[grad k3] is the gradient of the other KL. The importance ratio
-    r = pi / pi_old brings the missing score term: grad (r k) = r (k grad log pi + grad k). Sample by sample that is
 
-        k1:  r (d + 1) grad log pi        k3:  r d grad log pi        k2, with r held constant:  r d grad log pi
+def trajectory_mean(values: torch.Tensor, mask: torch.Tensor, owner: torch.Tensor | None) -> torch.Tensor:
+    """Mean over the trained tokens of each row's trajectory, [B, 1]; `values` are 0 where `mask` is False."""
+    sums, counts = values.sum(1), mask.sum(1).to(values.dtype)
+    if owner is not None:
+        n = int(owner.max()) + 1
+        sums = sums.new_zeros(n).index_add(0, owner, sums)[owner]
+        counts = counts.new_zeros(n).index_add(0, owner, counts)[owner]
+    return (sums / counts.clamp(min=1))[:, None]
 
-    and E_old[r d grad log pi] = grad KL, since E[grad log pi] = 0. So the three differ in their value and in variance,
-    not in what they pull towards. (DeepSeek-V3.2, arXiv 2512.02556, corrects k3 in the same way.) `log_r` is per token.
+
+def over_trajectory(each: torch.Tensor, mask: torch.Tensor, owner: torch.Tensor | None) -> torch.Tensor:
+    """Every token carries its trajectory's mean: the log of a geometric mean. 0 where `mask` is False.
+
+    For log-ratios this is the length-normalised ratio of GSPO (arXiv 2507.18071, eq. 7). Its gradient is that of
+    GSPO-token (eq. 13-14), the value of the mean with each token's own gradient: the same as GSPO's where a trajectory
+    has one advantage, and still right where it has several.
     """
-    k = kl_value(new, reference, estimator)
-    ratio = log_r.exp()
-    return (ratio.detach() if estimator == "k2" else ratio) * k
+    mean = trajectory_mean(each.detach(), mask, owner)
+    return torch.where(mask, mean + each - each.detach(), 0.0)
+
+
+def column(batch: Batch, take: Callable[[Row], FloatArray]) -> torch.Tensor:
+    """A column of the rows that a learner does not pad itself, [B, T], 0 beyond each row's end."""
+    out = np.zeros(tuple(batch.logprobs.shape), dtype=np.float32)
+    for i, row in enumerate(batch.rows):
+        out[i, : len(row)] = take(row)
+    return torch.from_numpy(out).to(batch.logprobs.device, batch.logprobs.dtype)
 
 
 def value_loss(

@@ -185,6 +185,7 @@ class _Compiler:
         n = len(tokens)
         # One Python list per column over the sampled tokens, written into the arrays at once.
         at: list[int] = []
+        version = np.full(n, -1, dtype=np.int64)
         owner: list[int] = []
         weight: list[float] = []
         logprobs: list[float] = []
@@ -200,6 +201,7 @@ class _Compiler:
             self._check(trajectory, place, i)
             at.extend(range(start, start + k))
             owner.extend([i] * k)
+            version[start : start + k] = turn.version
             weight.extend([1.0 if turn.trainable else 0.0] * k)
             logprobs.extend(turn.logprobs or [0.0] * k)
             advantage.extend(_spread(turn.advantage if turn.trainable else None, k))
@@ -222,6 +224,7 @@ class _Compiler:
             returns=_scatter(n, where, returns) if has_returns else None,
             values=_scatter(n, where, values) if has_values else None,
             turn=np.full(n, -1, dtype=np.int64),
+            version=version,
             trajectory=index,
             group=group,
         )
@@ -262,7 +265,7 @@ class _Compiler:
                 trajectory, place, i, "has an empty prompt", "Begin it with a start token; the first is never predicted"
             )
         columns = (("logprobs", turn.logprobs or None), ("advantage", turn.advantage), ("returns", turn.returns),
-                   ("value", turn.value), ("support", turn.support))  # fmt: skip
+                   ("value", turn.value), ("support", turn.support), ("version", turn.version))  # fmt: skip
         for name, column in columns:
             if column is not None and not isinstance(column, (int, float, np.floating)) and len(column) != k:
                 raise _error(trajectory, place, i, f"has {len(column)} {name} for {k} completion tokens", _CURE[name])
@@ -301,6 +304,7 @@ _CURE = {
     'None is not zero. For supervised learning use the stream "nll"',
     "returns": "credit() must give every trainable turn a finite return, or one per completion token",
     "value": "Store one finite value per completion token, or None",
+    "version": "Store one policy version for the turn, or one per completion token",
     "support": "Store one array of ids (or None) per completion token",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.presets import GRPO
 from rlready.dream.gym import Gym
 from rlready.dream.library import Library
 from rlready.dreaming.agent import policy_of

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.presets import GRPO
 from rlready.checkpoint import load_state
 from rlready.dream.gym import Gym
 from tests.dreaming.desk_gym import make_gym, side, train

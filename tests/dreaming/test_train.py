@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rlready.aio import run_sync
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.presets import GRPO
 from rlready.dream.base import Reply
 from rlready.dream.gym import Gym
 from rlready.dream.library import Library

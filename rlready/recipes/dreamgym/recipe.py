@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rlready.algorithms.grpo import GRPO
+from rlready.algorithms.presets import GRPO
 from rlready.curriculum.samplers import Uniform
 from rlready.dream.annotate import ProgramAnnotator
 from rlready.dream.model import DreamConfig
