@@ -24,7 +24,7 @@ class Side:
         self.setting = setting
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         command = [
-            sys.executable, str(Path(__file__).parent / "sides.py"),
+            sys.executable, str(Path(__file__).parent / setting.program),
             str(start), str(steps), str(seed), json.dumps(asdict(setting)),
         ]  # fmt: skip
         env = os.environ | {

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ from rlready.policy.base import (
     Policy,
     Ranked,
     SamplingParams,
+    beside,
     require_learner,
 )
 from rlready.rollout.compile import compile_groups
@@ -78,6 +79,13 @@ class Algorithm:
     average: Average = "token"
     constant: float = 1.0
     seed: int = 0
+
+    paper: ClassVar[str] = ""
+    """Where a named method is from: arXiv ids."""
+    when: ClassVar[str] = ""
+    """When to use it, in words; shown by `rlready algorithms`."""
+    assigns: ClassVar[str] = ""
+    """What a credit of its own assigns, as a formula; where it is empty, the field `advantage` says it."""
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -175,7 +183,7 @@ class Algorithm:
         """
         groups = only_valid(groups)
         await self.credit(groups, policy)
-        return self.fit(policy, self.compile(groups))
+        return await beside(policy, lambda: self.fit(policy, self.compile(groups)))
 
     def fit(self, policy: Policy, rows: Sequence[Row]) -> dict[str, float]:
         """Run epochs of minibatches over rows, then hand the new weights to the sampler.

@@ -7,6 +7,7 @@ groups without signal, as DAPO and Magistral do: that is a gate of the curriculu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlready.algorithms.base import Average
 from rlready.algorithms.credit import Advantage
@@ -23,6 +24,9 @@ class Reinforce(PolicyGradient):
     "mean" that of the group. Left out: reward-to-go by turn (PPO splits rewards over turns).
     """
 
+    paper: ClassVar[str] = "Williams 1992; 2512.01374"
+    when: ClassVar[str] = "the simplest there is; with one update per batch also the most stable"
+
     advantage: Advantage = "batch"
 
 
@@ -33,6 +37,9 @@ class RLOO(PolicyGradient):
     Left out: division by a leave-one-out deviation. With binary rewards the others of a lone success have deviation 0,
     and the quotient spikes.
     """
+
+    paper: ClassVar[str] = "2402.14740"
+    when: ClassVar[str] = "groups of a few answers, one update per batch, nothing biased"
 
     advantage: Advantage = "loo"
 
@@ -45,6 +52,9 @@ class GRPO(PolicyGradient):
     answers (2503.20783). The paper's KL (0.04, k3, naive) is off, as verifiable rewards do not need it; with it:
     `GRPO(kl=0.04, kl_gradient="naive")`.
     """
+
+    paper: ClassVar[str] = "2402.03300"
+    when: ClassVar[str] = "to compare with what others report; it favours extreme tasks and long wrong answers"
 
     advantage: Advantage = "std"
     trust: Trust = "clip"
@@ -59,6 +69,9 @@ class DrGRPO(PolicyGradient):
     but a gradient's clip does.
     """
 
+    paper: ClassVar[str] = "2503.20783"
+    when: ClassVar[str] = "GRPO's clip without its biases; a safe first choice with several updates per batch"
+
     trust: Trust = "clip"
     average: Average = "constant"
 
@@ -71,6 +84,9 @@ class DAPO(PolicyGradient):
     length penalty is `rewards.length`.
     """
 
+    paper: ClassVar[str] = "2503.14476"
+    when: ClassVar[str] = "entropy falls and exploration dries up under a symmetric clip"
+
     advantage: Advantage = "std"
     trust: Trust = "clip"
     clip_high: float | None = 0.28
@@ -80,6 +96,9 @@ class DAPO(PolicyGradient):
 @dataclass(frozen=True)
 class GSPO(PolicyGradient):
     """One ratio per answer, normalised by its length, clipped to 1 - 3e-4, 1 + 4e-4 (2507.18071)."""
+
+    paper: ClassVar[str] = "2507.18071"
+    when: ClassVar[str] = "token ratios are unreliable: mixtures of experts, long answers"
 
     advantage: Advantage = "std"
     ratio: Ratio = "sequence"
@@ -97,12 +116,18 @@ class LUSPO(GSPO):
     constant scales it all down.
     """
 
+    paper: ClassVar[str] = "2602.05261"
+    when: ClassVar[str] = "as GSPO, where answers get shorter though they should not"
+
     average: Average = "constant"
 
 
 @dataclass(frozen=True)
 class GMPO(PolicyGradient):
     """The geometric mean of an answer's ratios, each clipped to e^-0.4, e^0.4 (2507.20673), robust to outliers."""
+
+    paper: ClassVar[str] = "2507.20673"
+    when: ClassVar[str] = "single tokens have outlier ratios that a clip lets through on one side"
 
     advantage: Advantage = "std"
     ratio: Ratio = "geometric"
@@ -119,6 +144,9 @@ class ReinforcePlusPlus(PolicyGradient):
     Clip 0.2 / 0.27 and a KL of 1e-4 with k2 in the loss are ProRLv2's (NeMo-RL); the learner needs a reference.
     """
 
+    paper: ClassVar[str] = "2501.03262; ProRLv2"
+    when: ClassVar[str] = "rewards of mixed scales; long runs held by a weak KL"
+
     advantage: Advantage = "batch_std"
     trust: Trust = "clip"
     clip_high: float | None = 0.27
@@ -130,6 +158,9 @@ class ReinforcePlusPlus(PolicyGradient):
 class MaxRL(PolicyGradient):
     """(r - m) / m: in expectation the gradient of log pass rate and beyond, for hard tasks and pass@k (2602.02710)."""
 
+    paper: ClassVar[str] = "2602.02710"
+    when: ClassVar[str] = "hard prompts that are solved now and then, and pass@k"
+
     advantage: Advantage = "maxrl"
 
 
@@ -139,6 +170,9 @@ class NGRPO(PolicyGradient):
 
     Bad tokens have the tighter clip; 0.16 / 0.24 from memory.
     """
+
+    paper: ClassVar[str] = "2509.18851"
+    when: ClassVar[str] = "many groups are all wrong and should still push away from what was tried"
 
     advantage: Advantage = "ngrpo"
     trust: Trust = "clip"
@@ -151,12 +185,18 @@ class NGRPO(PolicyGradient):
 class PassK(PolicyGradient):
     """Pass@k with k the group's size: the best answer earns its lead over the second (2503.19595), to explore."""
 
+    paper: ClassVar[str] = "2503.19595"
+    when: ClassVar[str] = "a phase of exploring, where one right answer in a group is enough"
+
     advantage: Advantage = "best"
 
 
 @dataclass(frozen=True)
 class CISPO(PolicyGradient):
     """-sg(min(ratio, 5)) A log pi: no token loses its gradient, its weight is capped (2506.13585; 5: 2510.13786)."""
+
+    paper: ClassVar[str] = "2506.13585; 2510.13786"
+    when: ClassVar[str] = "rare tokens matter and must not lose their gradient; data up to 8 updates old"
 
     advantage: Advantage = "std"
     trust: Trust = "cispo"
@@ -165,6 +205,9 @@ class CISPO(PolicyGradient):
 @dataclass(frozen=True)
 class SAPO(PolicyGradient):
     """A soft gate instead of a clip, steeper for bad tokens (2511.20347)."""
+
+    paper: ClassVar[str] = "2511.20347"
+    when: ClassVar[str] = "a soft bound in place of a clip; not with anchor=start"
 
     advantage: Advantage = "std"
     trust: Trust = "sapo"
@@ -177,6 +220,9 @@ class DPPO(PolicyGradient):
 
     With 1e-3 log^2 of the ratio, as in prime-rl, whose default it is.
     """
+
+    paper: ClassVar[str] = "2602.04879"
+    when: ClassVar[str] = "stale data, up to 8 updates: the bound is on the sampler itself"
 
     trust: Trust = "tv"
     behaviour: float = 1e-3
