@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -70,3 +71,26 @@ async def call_in_thread(fn: Callable[..., T], *args: Any) -> T:
 
     threading.Thread(target=work, daemon=True, name=f"rlready-{getattr(fn, '__name__', 'call')}").start()
     return await future
+
+
+async def finish_in_thread(fn: Callable[..., T], *args: Any, patience: float = 5.0) -> T:
+    """As `call_in_thread`, for functions that change something that others go on to use.
+
+    Where the waiting side is cancelled, the cancellation goes on only when the function has ended, or after so many
+    seconds of patience.
+    """
+    ended = threading.Event()
+
+    def work() -> T:
+        try:
+            return fn(*args)
+        finally:
+            ended.set()
+
+    try:
+        return await call_in_thread(work)
+    except asyncio.CancelledError:
+        give_up = time.monotonic() + patience
+        while not ended.is_set() and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+        raise

@@ -13,9 +13,10 @@ that can read and write anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rlready.aio import run_sync
 from rlready.algorithms import Algorithm, algorithm
@@ -25,6 +26,7 @@ from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
 from rlready.evaluate import evaluate
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
+from rlready.policy.process import in_process
 from rlready.policy.render import ChatRenderer
 from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.policy.tokenize import TextTokenizer, bpe_tokenizer, word_tokenizer
@@ -36,6 +38,7 @@ from rlready.train import train
 from rlready.types import Task, Trajectory, Turn
 
 Kind = Literal["auto", "words", "bpe"]
+Where = Literal["inline", "process"]
 SHAPE = TinyConfig(dim=64, layers=2, heads=4, kv_heads=1)
 _MOST_WORDS = 2000
 
@@ -60,6 +63,8 @@ def fit(
     max_failures: float = 0.05,
     eval_every: int = 0,
     save_every: int = 20,
+    max_lag: int = 0,
+    sampler: Where = "inline",
 ) -> Policy:
     """Train a policy on tasks; a run folder keeps everything.
 
@@ -82,6 +87,9 @@ def fit(
         max_failures: share of episodes whose environment or grader may fail before training stops.
         eval_every: steps between evaluations; 0 evaluates before the first step and after the last.
         save_every: steps between checkpoints.
+        max_lag: updates by which a group may be older than the policy it trains: so far ahead rollouts may run while
+            the policy learns. 0: in turns.
+        sampler: "inline", or "process": the policy samples in a process of its own, so that both go on at once.
 
     Returns:
         The trained policy.
@@ -97,25 +105,40 @@ def fit(
                 tasks, env, learning, policy=policy, dev=dev, run=run, steps=steps, groups=groups,
                 group_size=group_size, temperature=temperature, max_tokens=max_tokens, max_steps=max_steps,
                 deadline=deadline, max_failures=max_failures, eval_every=eval_every, save_every=save_every,
+                max_lag=max_lag, sampler=sampler,
             )  # fmt: skip
     make = env or chat(tasks)
     policy = policy or tiny_policy(tasks, env, seed=run.seed)
+    if learning.needs_reference and policy.learner is not None:
+        policy.learner.freeze_reference()  # what training starts from; a resumed run has it from its checkpoint
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens, stop_ids=policy.renderer.stop_ids)
-    collector = Collector(
-        policy, make, tasks, Uniform(tasks, run.seed), group_size=group_size, params=params, max_steps=max_steps,
-        deadline=deadline, max_failures=max_failures, seed=run.seed,
-    )  # fmt: skip
     greedy = replace(params, temperature=0.0)
-    trained = train(
-        policy, collector, learning, run, steps=steps, groups_per_step=groups, eval_every=eval_every,
-        save_every=save_every,
-        evaluator=None if dev is None else lambda p: evaluate(
-            p, dev, make, params=greedy, max_steps=max_steps, deadline=deadline, seed=run.seed
-        ),
-    )  # fmt: skip
+    with sampling(policy, sampler) as acting:
+        collector = Collector(
+            acting, make, tasks, Uniform(tasks, run.seed), group_size=group_size, params=params, max_steps=max_steps,
+            deadline=deadline, max_failures=max_failures, seed=run.seed, max_lag=max_lag,
+        )  # fmt: skip
+        train(
+            acting, collector, learning.bind(tasks, make, params), run, steps=steps, groups_per_step=groups,
+            eval_every=eval_every, save_every=save_every,
+            evaluator=None if dev is None else lambda p: evaluate(
+                p, dev, make, params=greedy, max_steps=max_steps, deadline=deadline, seed=run.seed
+            ),
+        )  # fmt: skip
     for reason, times in collector.failures.most_common(3):
         run.say(f"{times} of {collector.episodes} episodes were left out: {reason}")
-    return trained
+    return policy
+
+
+def sampling(policy: Policy, where: Where) -> AbstractContextManager[Policy]:
+    """The policy as it samples while a block runs: in this process, or in one of its own (`policy.process`).
+
+    Raises:
+        UserError: there is no such place, or the policy cannot sample there.
+    """
+    if where not in get_args(Where):
+        raise UserError(f'sampler="{where}" is unknown; choose {" or ".join(get_args(Where))}.')
+    return nullcontext(policy) if where == "inline" else in_process(policy)
 
 
 def tiny_policy(

@@ -3,8 +3,14 @@
     collect -> update -> evaluate -> halt, or log -> checkpoint
 
 Metrics: the collector's under their own names (`reward`, `success`, `episodes`), the algorithm's under `update/`, the
-evaluator's under `eval/`. A checkpoint holds learner, algorithm, collector (with its curriculum and seeds), signs and
-stop rules, so a run that was killed and resumed equals one that was not, bit for bit on the CPU.
+evaluator's under `eval/`, and where a step's time went: `trainer/wait`, the share in which the loop waited for groups,
+and `generator/idle`, the share in which the sampler computed nothing. A checkpoint holds learner, algorithm, collector
+(with its curriculum and seeds), signs and stop rules, so a run that was killed and resumed equals one that was not, bit
+for bit on the CPU.
+
+Where the policy samples elsewhere (`policy.process`), an update learns in a thread (`policy.base.beside`), so that the
+event loop goes on with what the collector plays in the background (`Collector(max_lag=...)`), and weights are handed
+over in the midst of it. What runs when then depends on the clock: such a run is resumed, but not to the bit.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm
 from rlready.checkpoint import SavesFolder, Stateful, load_checkpoint
+from rlready.errors import UserError
 from rlready.policy.base import Policy, require_learner
 from rlready.signs import Signs
 from rlready.stopping import StopRule
@@ -107,8 +114,9 @@ def train(
 
     Raises:
         ValueError: the policy has no learner.
-        UserError: from the collector or the run.
+        UserError: the collector may lag further behind than the algorithm tolerates; from the collector or the run.
     """
+    check_lag(algorithm, getattr(collector, "max_lag", 0))
     learner: Stateful = require_learner(policy)
     watching = Signs() if signs is None else signs
     parts: dict[str, Stateful] = {
@@ -142,11 +150,13 @@ def train(
             run.log(0, first)
         healthy = run.save(done, parts, model=model) if done < steps else None
         for step in run.steps(steps):
-            spent = collector.transitions
+            spent, clock = collector.transitions, Clock(policy)
             groups = await collector.collect(groups_per_step)
+            clock.collected()
             run.spend(**{ledger: collector.transitions - spent})
             metrics = collector.metrics()
             halt = await update(groups, metrics)
+            metrics |= clock.shares()
             run.trajectories(step, groups)  # after the update, so that the advantages are in them
             if halt is None:
                 await measure(step, metrics)
@@ -173,3 +183,43 @@ def train(
 
     run_sync(guarded())
     return policy
+
+
+class Clock:
+    """Where the wall-clock time of a step goes, from asking for groups to the end of the update."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Start it."""
+        self._sampler = policy.sampler
+        self._began = self._collected = time.perf_counter()
+        self._busy = self._busy_so_far()
+
+    def collected(self) -> None:
+        """The groups are there."""
+        self._collected = time.perf_counter()
+
+    def shares(self) -> dict[str, float]:
+        """`trainer/wait`, and `generator/idle` where the sampler counts its work (`stats.busy`)."""
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        out = {"trainer/wait": (self._collected - self._began) / seconds}
+        busy = self._busy_so_far()
+        if busy is not None and self._busy is not None:
+            out["generator/idle"] = min(1.0, max(0.0, 1 - (busy - self._busy) / seconds))
+        return out
+
+    def _busy_so_far(self) -> float | None:
+        return getattr(getattr(self._sampler, "stats", None), "busy", None)
+
+
+def check_lag(algorithm: Algorithm, max_lag: int) -> None:
+    """Refuse a lag that an algorithm cannot make good.
+
+    Raises:
+        UserError: it tolerates fewer updates of lag.
+    """
+    if max_lag > algorithm.max_lag:
+        raise UserError(
+            f"max_lag is {max_lag}, and {type(algorithm).__name__.lower()} as it is set learns from what is at most "
+            f"{algorithm.max_lag} updates old: set max_lag={algorithm.max_lag}, or use an algorithm that tolerates "
+            "more, such as cispo or dppo."
+        )

@@ -23,13 +23,15 @@ from rlready.policy.tiny.save import fresh_folder
 from rlready.policy.tokenize import TextTokenizer
 from rlready.start import build_tokenizer, chat, listen, texts_of, tiny_policy
 from rlready.tasks.base import TaskSet, score_by_env
+from rlready.train import check_lag
 
 if TYPE_CHECKING:
     from rlready.checkpoint import Stateful
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 _FEWEST_TO_SPLIT = 20
-_LEAST = {"steps": 1, "groups": 1, "group_size": 1, "max_tokens": 1, "max_steps": 1, "eval_every": 0, "save_every": 0}
+_LEAST = {"steps": 1, "groups": 1, "group_size": 1, "max_tokens": 1, "max_steps": 1, "eval_every": 0, "save_every": 0,
+          "max_lag": 0}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class TrainConfig:
         max_failures: share of episodes whose environment or grader may fail before training stops.
         eval_every: steps between evaluations on dev; 0 evaluates before the first step and after the last only.
         save_every: steps between checkpoints; 0 writes one before the first step and one after the last only.
+        max_lag: updates by which what is learnt from may be older than the policy: so far ahead rollouts may run.
+        sampler: "inline", or "process": the policy samples in a process of its own, while it learns in this one.
         tokenizer: "words" (every word of the tasks is one token), "bpe" (can write anything), or "auto": words where
             there are at most 2,000 and no environment that may say others.
         vocab_size: of the "bpe" tokenizer.
@@ -64,6 +68,8 @@ class TrainConfig:
     max_failures: float = 0.05
     eval_every: int = 20
     save_every: int = 20
+    max_lag: int = 0
+    sampler: Literal["inline", "process"] = "inline"
     tokenizer: Literal["auto", "words", "bpe"] = "auto"
     vocab_size: int = 1024
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
@@ -286,11 +292,13 @@ def check_model(model: str) -> None:
 
 
 def check_settings(config: TrainConfig, algorithm: str) -> None:
-    """Refuse settings under which an algorithm learns nothing.
+    """Refuse settings under which an algorithm learns nothing, or from what is too old.
 
     Raises:
-        UserError: an algorithm that compares the episodes of a group has groups of one.
+        UserError: an algorithm that compares the episodes of a group has groups of one; max_lag is above what the
+            algorithm tolerates.
     """
+    check_lag(algorithm_of(config, algorithm), config.max_lag)
     if config.group_size < 2 and algorithm.lower() in ("grpo", "rloo"):
         raise UserError(
             f"group_size is {config.group_size}, and {algorithm.lower()} compares the episodes of a group, so it needs "

@@ -64,6 +64,7 @@ def train(
     - `rlready train my_task.py:tasks`
     - `rlready train my_task.py:tasks --algorithm rloo steps=50 optimizer.lr=3e-4`
     - `rlready train my_task.py:tasks --env my_env.py:Thermostat`
+    - `rlready train my_task.py:tasks max_lag=2 sampler=process`
     - `rlready train my_task.py:tasks --show-config > my.toml`, then `--config my.toml`
     - `rlready train my_task.py:tasks --resume my_task-1`
     """
@@ -104,7 +105,8 @@ def train(
             dev=subject.splits["dev"], run=run, steps=settings.steps, groups=settings.groups,
             group_size=settings.group_size, temperature=settings.temperature, max_tokens=settings.max_tokens,
             max_steps=settings.max_steps, deadline=settings.deadline, max_failures=settings.max_failures,
-            eval_every=settings.eval_every, save_every=settings.save_every,
+            eval_every=settings.eval_every, save_every=settings.save_every, max_lag=settings.max_lag,
+            sampler=settings.sampler,
         )  # fmt: skip
         policy.save(run.dir / "model")
         report = _report(run)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 
 import numpy as np
 
-from rlready.aio import call_in_thread
+from rlready.aio import finish_in_thread
 from rlready.types import FloatArray, IntArray, Message, Row, Stop
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ async def beside(policy: Policy, fn: Callable[..., T], *args: Any) -> T:
     What it raises is raised as it is.
     """
     if getattr(policy.sampler, "elsewhere", False):
-        return await call_in_thread(fn, *args)
+        return await finish_in_thread(fn, *args)
     return fn(*args)
 
 
