@@ -23,14 +23,16 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from rlready.algorithms.base import Algorithm, denominators, reweigh, stream_sum
+from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy, Renderer, require_learner
+from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy, Ranked, Renderer, SamplingParams, require_learner
 from rlready.seeds import np_rng
+from rlready.tasks.base import TaskSet
 from rlready.tasks.files import read_jsonl, to_messages
 from rlready.types import Group, Row
 
@@ -48,6 +50,10 @@ class Mixed(Algorithm):
             memory).
         batch: demonstrations per optimizer step, in an order hashed from (seed, pass).
     """
+
+    paper: ClassVar[str] = "prime-rl"
+    when: ClassVar[str] = "demonstrations beside RL, neither diluting the other"
+    assigns: ClassVar[str] = "RL's own + -log pi of demonstrations"
 
     by: str | Algorithm = "grpo"
     options: dict[str, Any] = field(default_factory=dict)
@@ -93,6 +99,11 @@ class Mixed(Algorithm):
         return self._inner
 
     @property
+    def max_lag(self) -> int:
+        """As the other algorithm."""
+        return self._inner.max_lag
+
+    @property
     def needs_reference(self) -> bool:
         """As the other algorithm."""
         return self._inner.needs_reference
@@ -122,7 +133,9 @@ class Mixed(Algorithm):
 
         def add(learner: Learner) -> None:
             drawn = reweigh(self._draw(rows), self.average)
-            divisors = denominators(drawn, self.average, self.constant)
+            divisors: Mapping[str, float] = denominators(drawn, self.average, self.constant)
+            if isinstance(learner, Ranked):
+                divisors = learner.total(divisors)
             shown.append(learner.forward_backward(drawn, self._likelihood, divisors)["loss/demonstrations"])
 
         learner = _Adding(require_learner(policy), add)
@@ -163,9 +176,9 @@ class Mixed(Algorithm):
             raise UserError("Mixed: no demonstration has a token with weight; check the masks.")
         return found
 
-    def bind(self, tasks: Any, env: Any) -> Self:
+    def bind(self, tasks: TaskSet, env: EnvFactory, params: SamplingParams | None = None) -> Self:
         """With the other algorithm bound."""
-        bound = self._inner.bind(tasks, env)
+        bound = self._inner.bind(tasks, env, params)
         return self if bound is self._inner else replace(self, by=bound, options={})
 
     def state_dict(self) -> dict[str, Any]:

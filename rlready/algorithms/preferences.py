@@ -22,51 +22,24 @@ model (`fit_pairs` takes whatever judged the pairs).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from rlready.algorithms.base import Algorithm, stream_sum
+from rlready.algorithms.base import UNLIMITED, Algorithm, stream_sum
+from rlready.algorithms.pairs import PAIR, Pair, Table, likelihood, rows_of
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Loss, LossFn, Outputs, Policy, Renderer, Which, require_learner
+from rlready.policy.base import Batch, Learner, Loss, LossFn, Outputs, Policy, Which, require_learner
 from rlready.policy.supervised import OnStep
 from rlready.rollout.compile import compile_groups
 from rlready.seeds import np_rng
-from rlready.types import FloatArray, Group, IntArray, Message, Row, Trajectory, Verdict
+from rlready.types import Group, IntArray, Row, Trajectory, Verdict
 
-Doubles = NDArray[np.float64]
 Rule = Literal["dpo", "ipo", "dpop"]
-PAIR = "pair"
-"""The stream whose weights say which tokens make up a completion."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A better and a worse answer to the same prompt, each as rows: one, or several where contexts were rewritten.
-
-    Attributes:
-        chosen: the better; the tokens with weight in the stream "nll" are the answer.
-        rejected: the worse, likewise.
-    """
-
-    chosen: tuple[Row, ...]
-    rejected: tuple[Row, ...]
-
-    @classmethod
-    def of(cls, renderer: Renderer, prompt: str | Sequence[Message], chosen: str, rejected: str) -> Pair:
-        """A pair of texts, end tokens included: `Pair.of(policy.renderer, "2+2=", "4", "5")`."""
-        messages = (Message.user(prompt),) if isinstance(prompt, str) else prompt
-        context = renderer.render(messages)
-        better, worse = (
-            Row.from_segments([(context, 0.0), (renderer.encode_completion(text), 1.0)]) for text in (chosen, rejected)
-        )
-        return cls((better,), (worse,))
 
 
 def preference_loss(
@@ -107,6 +80,10 @@ class DPO(Algorithm):
         by: "verdict" pairs right trajectories with wrong or unanswered ones, so that a shaped reward makes no pair of
             two wrong answers; "reward" pairs any two whose rewards differ.
     """
+
+    paper: ClassVar[str] = "2305.18290"
+    when: ClassVar[str] = "pairs that someone judged; in groups, the best against the worst"
+    assigns: ClassVar[str] = "-log sigmoid of a pair's margin"
 
     rule: Rule = "dpo"
     beta: float = 0.1
@@ -154,6 +131,16 @@ class DPO(Algorithm):
         """Whether the learner must hold a frozen reference."""
         return self.reference == "frozen"
 
+    @property
+    def reads_reference(self) -> bool:
+        """Its log-probs are taken once per fit, not in the loss."""
+        return False
+
+    @property
+    def max_lag(self) -> int:
+        """Any: what is better remains so whoever said it."""
+        return UNLIMITED
+
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Nothing to assign: a pair is judged as a whole."""
 
@@ -174,12 +161,12 @@ class DPO(Algorithm):
             count += len(used)
         rows = [replace(row, unit=row.group) for row in compile_groups(kept, streams=self.streams)]
         which: Which = "reference" if self.reference == "frozen" else "current"
-        table = _Table.of(learner, rows, chosen, count, which, self.length_normalised)
+        table = Table.of(learner, rows, chosen, count, which, self.length_normalised)
         batches: list[IntArray] = []
         for epoch in range(self.epochs if len(kept) else 0):
             order = np_rng(self.seed, "minibatch", learner.version, epoch).permutation(len(kept))
             batches += np.array_split(order, min(self.minibatches, len(kept)))
-        history = self._steps(learner, table, batches)
+        history = self._steps(learner, table, batches, whole=True)
         policy.sync()
         return _mean(history) | {
             "pairs": float(sum(len(each) for each in chosen)),
@@ -249,33 +236,48 @@ class DPO(Algorithm):
             raise UserError(f"{type(self).__name__}: there are no pairs to learn from.")
         learner = require_learner(policy)
         epochs, seed = self.epochs if epochs is None else epochs, self.seed if seed is None else seed
-        rows, table_pairs = _rows(pairs)
-        table = _Table.of(learner, rows, table_pairs, 2 * len(pairs), which, self.length_normalised)
+        rows, table_pairs = rows_of(pairs)
+        table = Table.of(learner, rows, table_pairs, 2 * len(pairs), which, self.length_normalised)
         batches: list[IntArray] = []
         for epoch in range(epochs):
             order = np_rng(seed, "pairs", epoch).permutation(len(pairs))
             batches += [order[i : i + batch_pairs] for i in range(0, len(order), batch_pairs)]
-        history = self._steps(learner, table, batches, on_step)
+        history = self._steps(learner, table, batches, on_step=on_step)
         policy.sync()
         return history
 
     def _steps(
-        self, learner: Learner, table: _Table, batches: Sequence[IntArray], on_step: OnStep | None = None
+        self,
+        learner: Learner,
+        table: Table,
+        batches: Sequence[IntArray],
+        *,
+        whole: bool = False,
+        on_step: OnStep | None = None,
     ) -> list[dict[str, float]]:
-        """One optimizer step per batch of units."""
+        """One optimizer step per batch of units.
+
+        Args:
+            learner: takes the steps.
+            table: what is fitted.
+            batches: indices of units.
+            whole: means are over the update: the denominators of all batches are the same, so that how the units fall
+                into minibatches changes no pair's weight. Otherwise they are over each batch.
+            on_step: see `fit_pairs`.
+        """
         history: list[dict[str, float]] = []
         direct = bool(getattr(learner, "keeps_units", False))
+        if self.imitate:
+            table.imitate()
+        common = table.divisors(learner, range(len(table.rows)), min(self.minibatches, len(table.rows)))
         for number, units in enumerate(batches, 1):
             rows = [row for unit in units for row in table.rows[unit]]
-            divisors = {PAIR: float(sum(len(table.pairs[unit]) for unit in units))}
-            if self.imitate:
-                rows = table.imitated(rows)
-                divisors["nll"] = sum(float(r.weights["nll"].sum(dtype=np.float64)) for r in rows) or 1.0
+            divisors = common if whole else table.divisors(learner, units)
             noted: dict[str, float] = {}
             if direct:
                 loss = self._coupled(table)
             else:
-                rows, noted = self._linearise(learner, table, rows, units)
+                rows, noted = self._linearise(learner, table, rows, units, divisors[PAIR])
                 loss = self._linear
             metrics = learner.forward_backward(rows, loss, divisors)
             history.append(metrics | noted | learner.step())
@@ -283,7 +285,7 @@ class DPO(Algorithm):
                 break
         return history
 
-    def _coupled(self, table: _Table) -> LossFn:
+    def _coupled(self, table: Table) -> LossFn:
         """The loss of a micro-batch that holds whole units."""
 
         def loss(outputs: Outputs, batch: Batch) -> Loss:
@@ -313,15 +315,14 @@ class DPO(Algorithm):
         return Loss(total + nll, {"loss/nll": nll.detach()})
 
     def _linearise(
-        self, learner: Learner, table: _Table, rows: Sequence[Row], units: IntArray
+        self, learner: Learner, table: Table, rows: Sequence[Row], units: IntArray, count: float
     ) -> tuple[list[Row], dict[str, float]]:
         """Rows whose `advantage` is the loss's derivative by their log-likelihood, and the loss's own metrics."""
         slots: dict[int, int] = {}
         index = [slots.setdefault(row.trajectory, len(slots)) for row in rows]
         sums = np.zeros(len(slots))
-        np.add.at(sums, index, [_total(row, lp) for row, lp in zip(rows, learner.logprobs(rows), strict=True)])
+        np.add.at(sums, index, [likelihood(row, lp) for row, lp in zip(rows, learner.logprobs(rows), strict=True)])
         given = torch.from_numpy(sums).requires_grad_()
-        count = float(sum(len(table.pairs[unit]) for unit in units))
         total, metrics = self._value(table, given, slots, dict.fromkeys(int(u) for u in units), count)
         (slopes,) = torch.autograd.grad(total, given)
         out = [
@@ -331,16 +332,16 @@ class DPO(Algorithm):
         return out, {name: float(value) for name, value in metrics.items()}
 
     def _value(
-        self, table: _Table, sums: torch.Tensor, slots: Mapping[int, int], units: Iterable[int], count: float
+        self, table: Table, sums: torch.Tensor, slots: Mapping[int, int], units: Iterable[int], count: float
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor | float]]:
-        """Loss and metrics, shares of a minibatch of `count` pairs.
+        """Loss and metrics, shares of a whole of `count` pairs.
 
         Args:
             table: what is fitted.
             sums: log-likelihoods of some trajectories, [K].
             slots: their places by trajectory number.
             units: whose pairs to take.
-            count: pairs of the minibatch.
+            count: what the sum over pairs is divided by.
         """
         numbers = list(slots)
         h = (sums - torch.from_numpy(table.reference[numbers]).to(sums.dtype)) / torch.from_numpy(
@@ -365,6 +366,10 @@ class DPO(Algorithm):
 class IPO(DPO):
     """Identity preference optimisation: the margin has a target, 1 / (2 beta), and does not grow for ever."""
 
+    paper: ClassVar[str] = "2310.12036"
+    when: ClassVar[str] = "pairs judged with certainty, which DPO would drive apart for ever"
+    assigns: ClassVar[str] = "squared error of a pair's margin"
+
     rule: Rule = "ipo"
 
 
@@ -372,76 +377,18 @@ class IPO(DPO):
 class DPOP(DPO):
     """DPO-positive, with its paper's beta 0.3 and lambda 50 (arXiv 2402.13228; from memory)."""
 
+    paper: ClassVar[str] = "2402.13228"
+    when: ClassVar[str] = "pairs that hardly differ, where DPO makes both less likely"
+    assigns: ClassVar[str] = "DPO + a charge for less likely better answers"
+
     rule: Rule = "dpop"
     beta: float = 0.3
     penalty: float = 50.0
 
 
-@dataclass
-class _Table:
-    """What one fit knows of its pairs.
-
-    Attributes:
-        rows: by unit; their `trajectory` numbers the completions.
-        pairs: by unit, [P, 2] numbers of a better and a worse completion.
-        reference: log-likelihood of each completion under the reference, [K], nats.
-        lengths: what log-likelihoods are divided by, [K]: tokens, or 1.
-        better: numbers of the completions that are the better one of a pair.
-    """
-
-    rows: list[list[Row]]
-    pairs: list[IntArray]
-    reference: Doubles
-    lengths: Doubles
-    better: set[int]
-
-    @classmethod
-    def of(
-        cls, learner: Learner, rows: Sequence[Row], pairs: list[IntArray], count: int, which: Which, normalised: bool
-    ) -> _Table:
-        """Take rows, whose unit is an index into `pairs`, and ask the reference for their log-probs."""
-        by_unit: dict[int, list[Row]] = defaultdict(list)
-        reference, lengths = np.zeros(count), np.zeros(count)
-        for row, logprobs in zip(rows, learner.logprobs(rows, which=which) if rows else [], strict=True):
-            by_unit[row.unit].append(row)
-            reference[row.trajectory] += _total(row, logprobs)
-            lengths[row.trajectory] += float(row.weights[PAIR].sum(dtype=np.float64))
-        if (lengths == 0).any():
-            raise UserError(
-                f"Completion {int(np.argmin(lengths))} of the pairs has no token with weight; check the masks."
-            )
-        better = {int(i) for each in pairs for i in each[:, 0]}
-        divisors = lengths if normalised else np.ones(count)
-        return cls([by_unit[unit] for unit in range(len(pairs))], pairs, reference, divisors, better)
-
-    def imitated(self, rows: Sequence[Row]) -> list[Row]:
-        """Copies with the stream "nll" on the better completions."""
-        return [
-            replace(row, weights=row.weights | {"nll": row.weights[PAIR] * np.float32(row.trajectory in self.better)})
-            for row in rows
-        ]
-
-
-def _rows(pairs: Sequence[Pair]) -> tuple[list[Row], list[IntArray]]:
-    """Numbered rows of given pairs, a unit each, and the numbers of each pair."""
-    rows: list[Row] = []
-    for unit, pair in enumerate(pairs):
-        for side, given in enumerate((pair.chosen, pair.rejected)):
-            for row in given:
-                weights = {PAIR: row.weights["nll"]}
-                rows.append(replace(row, weights=weights, trajectory=2 * unit + side, group=unit, unit=unit))
-    return rows, [np.asarray([[2 * u, 2 * u + 1]], dtype=np.int64) for u in range(len(pairs))]
-
-
 def _said(trajectory: Trajectory) -> bool:
     """Whether it has a token to learn from."""
     return any(turn.trainable and turn.length for turn in trajectory.turns)
-
-
-def _total(row: Row, logprobs: FloatArray) -> float:
-    """Weighted log-likelihood of a row's completion, nats."""
-    weight = row.weights[PAIR].astype(np.float64)
-    return float((weight * np.where(weight > 0, logprobs, 0.0)).sum())
 
 
 def _mean(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -14,13 +14,14 @@ early stopping (`on_step` may raise or return True).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from rlready.algorithms.base import Algorithm, reweigh
+from rlready.algorithms.base import UNLIMITED, Algorithm, reweigh
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Learner, Outputs, Policy, require_learner
 from rlready.policy.supervised import OnStep, fit, plan
@@ -36,7 +37,16 @@ class SFT(Algorithm):
         only_right: `update` learns only from trajectories whose verdict is right.
     """
 
+    paper: ClassVar[str] = "-"
+    when: ClassVar[str] = "demonstrations, or only_right=true for the policy's own successes"
+    assigns: ClassVar[str] = "-log pi of what is given"
+
     only_right: bool = False
+
+    @property
+    def max_lag(self) -> int:
+        """Any: a demonstration is right whoever gave it."""
+        return UNLIMITED
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -114,6 +124,10 @@ class RestEM(SFT):
             are the learner's frozen reference, so a checkpoint holds them. False goes on from the present weights.
     """
 
+    paper: ClassVar[str] = "2312.06585"
+    when: ClassVar[str] = "a first push from a weak start, with nothing to tune"
+    assigns: ClassVar[str] = "-log pi of right answers"
+
     only_right: bool = True
     epochs: int = 8
     minibatches: int = 4
@@ -137,6 +151,11 @@ class RestEM(SFT):
     def needs_reference(self) -> bool:
         """The base weights, where every iteration starts from them."""
         return self.from_base
+
+    @property
+    def reads_reference(self) -> bool:
+        """The loss does not."""
+        return False
 
     async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
         """One M-step on the groups' right answers; where there are none, the policy stays as it is.
@@ -173,10 +192,6 @@ class RestEM(SFT):
                 every = [every[i] for i in sorted(drawn.tolist())]
             out.append(Group(task, every))
         return out
-
-    def descend(self, learner: Learner, rows: Sequence[Row], denominators: Mapping[str, float]) -> dict[str, float]:
-        """One optimizer step; the reference is kept, but no loss reads it."""
-        return learner.forward_backward(rows, self.loss, denominators) | learner.step()
 
 
 def _answer(trajectory: Trajectory) -> object:

@@ -41,6 +41,35 @@ def test_hand_example_across_two_turns():
     assert second.returns == pytest.approx([0.63, 1.0])
 
 
+def test_decoupled_lambdas_by_hand():
+    """As above, with lambda 1 for the critic: its returns are the plain discounted sums 1, .9, .5 + .81, .9 x 1.31."""
+    first = turn([0.1, 0.2], reward=0.5)
+    second = turn([0.3, 0.4], prompt=(0, 1, 1, 7, 7, 7), parent=0)
+    assign_gae(episode(first, second, reward=1.5), 0.9, 0.5, 1.0)
+    assert first.advantage == pytest.approx([0.403325, 0.7185])
+    assert second.advantage == pytest.approx([0.33, 0.6])
+    assert first.returns == pytest.approx([1.179, 1.31])
+    assert second.returns == pytest.approx([0.9, 1.0])
+
+
+def test_costs_by_hand():
+    """gamma = lambda = 1 and values of 0: a token's advantage is what is paid from it on, less the costs from it on."""
+    first, second = turn([0.0, 0.0], reward=0.5), turn([0.0, 0.0], prompt=(0, 1, 1, 7), parent=0)
+    first.costs, second.costs = [0.1, 0.2], [0.0, 0.4]
+    assign_gae(episode(first, second, reward=1.5), 1.0, 1.0)
+    assert first.advantage == first.returns == pytest.approx([0.8, 0.9])
+    assert second.advantage == second.returns == pytest.approx([0.6, 0.6])
+    first.costs = [0.1]
+    with pytest.raises(ValueError, match="Turn 0 has 1 costs for 2 tokens"):
+        assign_gae(episode(first, second, reward=1.5), 1.0, 1.0)
+
+
+def test_another_reward_may_be_given():
+    only = turn([0.0])
+    assign_gae(episode(only, reward=1.0), 1.0, 1.0, reward=0.25)
+    assert only.returns == [0.25]
+
+
 def naive(rewards, values, gamma, lam):
     """The definition: A_t = sum_k (gamma lam)^k delta_{t+k}."""
     n = len(values)
@@ -53,9 +82,10 @@ def naive(rewards, values, gamma, lam):
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=5),
     gamma=st.floats(0, 1),
     lam=st.floats(0, 1),
+    lam_value=st.floats(0, 1),
     data=st.data(),
 )
-def test_against_a_naive_loop(shape, gamma, lam, data):
+def test_against_a_naive_loop(shape, gamma, lam, lam_value, data):
     number = st.floats(-2, 2)
     turns, rewards, values = [], [], []
     prompt: list[int] = [0]
@@ -69,11 +99,17 @@ def test_against_a_naive_loop(shape, gamma, lam, data):
     bonus = data.draw(number)
     rewards[-1] += bonus
     trajectory = episode(*turns, reward=sum(t.reward for t in turns) + bonus)
-    assign_gae(trajectory, gamma, lam)
+    costs = data.draw(st.lists(number, min_size=len(values), max_size=len(values)))
+    left = list(costs)
+    for each in turns:
+        each.costs, left = left[: each.length], left[each.length :]
+    rewards = list(np.subtract(rewards, costs))
+    assign_gae(trajectory, gamma, lam, lam_value)
     expected = naive(rewards, values, gamma, lam)
+    target = naive(rewards, values, gamma, lam_value)
     got = [a for t in turns for a in t.advantage]
     assert got == pytest.approx(expected, abs=1e-9)
-    assert [r for t in turns for r in t.returns] == pytest.approx(list(np.add(expected, values)), abs=1e-9)
+    assert [r for t in turns for r in t.returns] == pytest.approx(list(np.add(target, values)), abs=1e-9)
 
 
 @pytest.mark.parametrize("by_env", [0.0, 0.4, 1.0])

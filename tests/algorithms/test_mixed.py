@@ -15,7 +15,7 @@ from rlready.algorithms.mixed import Mixed, read_demonstrations
 from rlready.algorithms.preferences import DPO
 from rlready.errors import UserError
 from rlready.types import Row, Verdict
-from tests.algorithms.test_learning import DIGITS, TASKS, learn, tiny
+from tests.algorithms.say_digit import DIGITS, TASKS, learn, tiny
 from tests.algorithms.toy_bigram import Bigram, group_of, policy_of
 
 DEMONSTRATIONS = (

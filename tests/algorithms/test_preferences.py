@@ -286,11 +286,22 @@ def test_an_update_by_hand():
     assert metrics["pairs"] == 1 and metrics["optimizer_steps"] == 1
 
 
-def test_minibatches_divide_by_their_own_pairs():
-    learner = Coupling()
-    groups = [judged((1, R), (0, W), learner=learner) for _ in range(5)]
-    metrics = asyncio.run(DPO(minibatches=2, epochs=2).update(policy_of(learner), groups))
-    assert learner.version == metrics["optimizer_steps"] == 4 and metrics["pairs"] == 5
+def test_minibatches_share_one_denominator():
+    """Five groups of which one has four pairs: whichever minibatch a pair falls into, its weight is 2 / 8."""
+
+    def run(minibatches, lr):
+        learner = Coupling(lr=lr)
+        before = learner.table.detach().clone()
+        shapes = [[(1, R), (0, W)]] * 4 + [[(1, R), (1, R), (0, W), (0, N)]]
+        groups = [judged(*shape, learner=learner) for shape in shapes]
+        metrics = asyncio.run(DPO(minibatches=minibatches, pairs="all").update(policy_of(learner), groups))
+        assert metrics["pairs"] == 8 and learner.version == metrics["optimizer_steps"] == minibatches
+        return (learner.table.detach() - before) / lr, metrics
+
+    whole, _ = run(1, 1e-4)  # with steps this small the two halves see the same policy
+    halves, metrics = run(2, 1e-4)
+    torch.testing.assert_close(halves, 2 * whole, rtol=1e-3, atol=1e-6)
+    assert metrics["loss/pair"] == pytest.approx(math.log(2), rel=1e-3)
 
 
 def test_nothing_to_learn_is_harmless():

@@ -12,7 +12,7 @@ from rlready.algorithms import SFT, nll
 from rlready.algorithms.sft import RestEM
 from rlready.errors import UserError
 from rlready.types import Group, Row, Task, Trajectory, Turn, Verdict
-from tests.algorithms.test_learning import learn, tiny
+from tests.algorithms.say_digit import learn, tiny
 from tests.algorithms.toy_bigram import Bigram, clone, group_of, policy_of
 
 
