@@ -24,6 +24,7 @@ from rlready.doctor.setup import Setup
 from rlready.envs.base import EnvFactory
 from rlready.policy.base import Learner, LossFn, Policy
 from rlready.rollout.collect import Collector
+from rlready.tasks.base import TaskSet
 from rlready.types import FloatArray, Group, Row, Trajectory, Turn
 
 
@@ -135,11 +136,12 @@ def roll_out(evidence: Evidence) -> None:
         made = setup.collect()
         evidence.groups = list(run_sync(_awaited(made)) if inspect.isawaitable(made) else made)
         return
+    curriculum = _Keeps(setup.tasks, setup.seed)
     collector = Collector(
         setup.policy,
         evidence.env,
         setup.tasks,
-        Uniform(setup.tasks, setup.seed),
+        curriculum,
         group_size=setup.group_size,
         params=setup.params,
         max_steps=setup.max_steps,
@@ -148,7 +150,20 @@ def roll_out(evidence: Evidence) -> None:
         max_failures=1.0,
         max_refills=0.0,
     )
-    evidence.groups = collector.collect_sync(setup.groups)
+    collector.collect_sync(setup.groups)
+    evidence.groups = curriculum.groups  # those too in which every episode failed
+
+
+class _Keeps(Uniform):
+    """Every task alike, and every group that was played is kept."""
+
+    def __init__(self, tasks: TaskSet, seed: int) -> None:
+        super().__init__(tasks, seed)
+        self.groups: list[Group] = []
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        """Keep them."""
+        self.groups += groups
 
 
 def record_update(evidence: Evidence) -> None:
@@ -163,7 +178,7 @@ def record_update(evidence: Evidence) -> None:
     done: list[dict[str, float]] = []
 
     async def work() -> None:
-        done.append(await algorithm.update(policy, evidence.groups))
+        done.append(await algorithm.update(policy, [group for group in evidence.groups if group.valid]))
 
     try:
         run_sync(work())

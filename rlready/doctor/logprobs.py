@@ -102,11 +102,16 @@ def check_logprobs(evidence: Evidence, found: Findings) -> None:
     if not gap.bad(single):
         found.note("log-probs", f"Sampler and learner agree on {_count(rows)} tokens: {gap}.")
         return
-    explain(evidence, rows, gap, found, "the first batch")
+    explain(evidence, rows, gap, found, "the first batch", _cuts(evidence.setup.params))
 
 
-def explain(evidence: Evidence, rows: list[Row], gap: Gap, found: Findings, what: str) -> None:
-    """Name what closes a gap."""
+def _cuts(params: SamplingParams) -> bool:
+    """Whether ids are cut from the vocabulary by the sampler."""
+    return params.temperature != 0 and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
+
+
+def explain(evidence: Evidence, rows: list[Row], gap: Gap, found: Findings, what: str, cuts: bool) -> None:
+    """Name what closes a gap; `cuts`: whether the sampler was told to cut the vocabulary."""
     learner = evidence.learner
     assert learner is not None
     where = place(evidence, rows[gap.row], gap.token)
@@ -140,7 +145,7 @@ def explain(evidence: Evidence, rows: list[Row], gap: Gap, found: Findings, what
             f"In {what} the sampler's log-probs are those at temperature {_tempered(rows, learner, gap):g}, while the "
             f"turns say 1: {gap}.", where,
         )  # fmt: skip
-    elif _cut(rows, learner):
+    elif _cut(rows, learner, 0.05 if cuts and all(row.support_of is None for row in rows) else 0.5):
         found.error(
             "truncation", f"In {what} every log-prob of the sampler is above the learner's, as if top-k, top-p or "
             f"choices were renormalised and the set they left (Turn.support) was not kept: {gap}.", where,
@@ -166,13 +171,13 @@ def _tempered(rows: list[Row], learner: Learner, gap: Gap) -> float | None:
     return None
 
 
-def _cut(rows: list[Row], learner: Learner) -> bool:
-    """Whether the sampler's log-probs are never below the learner's, and often above."""
+def _cut(rows: list[Row], learner: Learner, share: float) -> bool:
+    """Whether the sampler's log-probs are never below the learner's, and above in more than a share of tokens."""
     d = np.concatenate(
         [row.logprobs[row.turn >= 0] - v[row.turn >= 0] for row, v in zip(rows, learner.logprobs(rows), strict=True)
          if row.turn is not None]
     )  # fmt: skip
-    return bool(len(d) >= 4 and d.min() > -1e-3 and np.mean(d > 1e-3) > 0.5)
+    return bool(len(d) >= 4 and d.min() > -1e-3 and np.mean(d > 1e-4) > share)
 
 
 def _missing(evidence: Evidence, found: Findings) -> bool:
@@ -252,7 +257,7 @@ def check_settings(evidence: Evidence, found: Findings) -> None:
             try:
                 gap = Gap.of(rows, learner.logprobs(rows))
                 if gap.bad(single_precision(learner)):
-                    explain(evidence, rows, gap, one, f"a probe at {name}")
+                    explain(evidence, rows, gap, one, f"a probe at {name}", _cuts(params))
                 elif bare and "top" in name:
                     one.error("truncation", f"A probe at {name} came back without the ids that were left to draw from.")
             except (UserError, ValueError) as error:
