@@ -107,9 +107,12 @@ class Bare(str):
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain tables; values that are None are left out, as TOML has no word for them."""
+    """A configuration as plain tables; values that are None are left out, as TOML has no word for them.
+
+    What a dataclass keeps for itself (fields that are no arguments) is no setting.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        config = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        config = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
     out: dict[str, Any] = {}
     for key, value in config.items():
         if dataclasses.is_dataclass(value) or isinstance(value, Mapping):

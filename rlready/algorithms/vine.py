@@ -16,24 +16,28 @@ forked, and `bind` says so.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rlready.algorithms.policy_gradient import PolicyGradient
+from rlready.algorithms.base import Average
+from rlready.algorithms.kl import Gradient
+from rlready.algorithms.policy_gradient import PolicyGradient, Truncated, Trust
 from rlready.envs.base import EnvFactory
 from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
-from rlready.policy.base import Policy, SamplingParams
+from rlready.policy.base import Learner, Policy, SamplingParams
+from rlready.policy.gradients import take_gradients
 from rlready.rollout.probe import Estimates, State, probe
 from rlready.rollout.steps import SplitError, StepRule
 from rlready.scoring import Scorer
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
-from rlready.types import Group, Trajectory, Turn
+from rlready.types import Group, Row, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -57,23 +61,42 @@ class _Plan:
 
 @dataclass(frozen=True)
 class VinePPO(PolicyGradient):
-    """Attributes beyond `PolicyGradient`'s. The defaults are the paper's.
+    """PPO's clip and epochs, a KL of 1e-4 in the loss (k3 as published, clamped, summed over an answer), no critic.
+
+    The defaults are the paper's: 2 epochs of 8 minibatches, clip 0.2, and an answer that was cut off is worth 0, in
+    training and in probes alike. Where a dialect has no end token every answer is cut off; then take
+    `truncated="keep"`. The KL's gradient is the biased one that was published; `kl_gradient="exact"` mends it. Probes
+    are of the policy that acts now, so the answers should be, too: at most one update of lag, as for a critic.
 
     Attributes:
         k: samples per state (9; 1 and 3 are its ablation).
         max_states: states probed per answer, the first ones; None for all (25 on GSM8K).
         steps: how answers are cut.
-        whiten: shift and scale advantages to mean 0 and deviation 1 over all response tokens of the update.
+        whiten: shift and scale advantages to mean 0 and deviation 1 over all response tokens of the update (there: of
+            a minibatch, so that a token's weight depends on its neighbours).
+        ratio_limit: no step is taken on a minibatch whose mean ratio is above this; None: on all. Its code has such a
+            limit; 10 is a number of ours.
     """
+
+    paper: ClassVar[str] = "2410.01679"
+    when: ClassVar[str] = "long answers of clear steps, where sampling is cheap: probes instead of a critic"
+    assigns: ClassVar[str] = "value after a step - value before, by probes"
 
     epochs: int = 2
     minibatches: int = 8
+    trust: Trust = "clip"
     kl: float = 1e-4
+    kl_gradient: Gradient = "naive"
+    kl_average: Average | None = "constant"
+    kl_clamp: float | None = 10.0
+    truncated: Truncated = "zero"
     k: int = 9
     max_states: int | None = None
     steps: StepRule = field(default_factory=StepRule)
     whiten: bool = True
+    ratio_limit: float | None = 10.0
 
+    reads_advantage: ClassVar[bool] = False
     _bound: ClassVar[_Bound | None] = None
 
     def __post_init__(self) -> None:
@@ -88,6 +111,13 @@ class VinePPO(PolicyGradient):
             raise UserError(f"VinePPO: k={self.k} must be at least 1 sample per state.")
         if self.max_states is not None and self.max_states < 1:
             raise UserError(f"VinePPO: max_states={self.max_states} must be at least 1, or None for all states.")
+        if self.ratio_limit is not None and self.ratio_limit <= 1:
+            raise UserError(f"VinePPO: ratio_limit={self.ratio_limit} must be above 1, the ratio on policy, or None.")
+
+    @property
+    def max_lag(self) -> int:
+        """1, as for PPO: the values are those of the policy now."""
+        return 1
 
     def bind(self, tasks: TaskSet, env: EnvFactory, params: SamplingParams | None = None) -> VinePPO:
         """A copy that knows how answers are scored and sampled.
@@ -108,8 +138,9 @@ class VinePPO(PolicyGradient):
             )
         if made.choices is not None:
             raise UserError("VinePPO needs answers that are written freely; these are limited to choices. Use grpo.")
-        bound = replace(self)
+        bound = copy.copy(self)
         object.__setattr__(bound, "_bound", _Bound(tasks.score, params or SamplingParams()))
+        object.__setattr__(bound, "_noted", {})
         return bound
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
@@ -122,13 +153,18 @@ class VinePPO(PolicyGradient):
         """
         if self._bound is None:
             raise UserError("VinePPO does not know how answers are scored: call bind(tasks, env, params) first.")
+        if self.truncated == "zero" and not (self._bound.params.stop_ids or policy.renderer.stop_ids):
+            raise UserError(
+                "VinePPO: this dialect has no end token, so every answer is stopped by length and would be worth 0. "
+                'Set truncated="keep".'
+            )
         plans, dropped = self._cut(groups, policy)
         asked = [self._asked(plan) for plan in plans]
         states = [State.of(p.trajectory.task, p.turn, p.starts[t]) for p, n in zip(plans, asked, strict=True)
                   for t in range(n)]  # fmt: skip
         estimates = await probe(
             policy, states, k=self.k, params=self._bound.params, score=self._bound.score,
-            seed=derive(self.seed, "vine", policy.version), reward=self._value_of,
+            seed=derive(self.seed, "vine", policy.version), reward=self.reward,
         )  # fmt: skip
         given = iter(estimates.means)
         for plan, n in zip(plans, asked, strict=True):
@@ -143,6 +179,13 @@ class VinePPO(PolicyGradient):
         metrics = await super().update(policy, groups)
         noted: dict[str, float] = self.__dict__["_noted"]
         return metrics | noted
+
+    def descend(self, learner: Learner, rows: Sequence[Row], denominators: Mapping[str, float]) -> dict[str, float]:
+        """As `Algorithm.descend`, with `ratio_limit`; `ratio/skipped` is the share of minibatches above it."""
+        if self.ratio_limit is None:
+            return super().descend(learner, rows, denominators)
+        guard: Any = _Guard(learner, self.ratio_limit)
+        return super().descend(guard, rows, denominators)
 
     def _cut(self, groups: Sequence[Group], policy: Policy) -> tuple[list[_Plan], int]:
         plans: list[_Plan] = []
@@ -161,15 +204,11 @@ class VinePPO(PolicyGradient):
                     dropped += 1
                     trajectory.failure = f"its answer cannot be cut into steps: {error}"
                     continue
-                plans.append(_Plan(trajectory, turn, starts, self._value_of(trajectory)))
+                plans.append(_Plan(trajectory, turn, starts, self.reward(trajectory)))
         return plans, dropped
 
     def _asked(self, plan: _Plan) -> int:
         return len(plan.starts) if self.max_states is None else min(self.max_states, len(plan.starts))
-
-    def _value_of(self, trajectory: Trajectory) -> float:
-        """The number an answer counts with, in training and in probes alike."""
-        return trajectory.reward
 
     def _note(self, plans: Sequence[_Plan], estimates: Estimates, dropped: int) -> None:
         first = [plan.values[0] for plan in plans]
@@ -190,6 +229,29 @@ class VinePPO(PolicyGradient):
             "vine/value_first": float(np.mean(first)) if first else 0.0,
         }
         object.__setattr__(self, "_noted", {name: value for name, value in noted.items() if math.isfinite(value)})
+
+
+class _Guard:
+    """A learner that takes no step where the mean ratio of what it has run is above a limit."""
+
+    def __init__(self, learner: Learner, limit: float) -> None:
+        self._learner = learner
+        self._limit = limit
+        self._ratio = 1.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._learner, name)
+
+    def forward_backward(self, *args: Any, **options: Any) -> dict[str, float]:
+        metrics = self._learner.forward_backward(*args, **options)
+        self._ratio = metrics["ratio/mean"]
+        return metrics
+
+    def step(self) -> dict[str, float]:
+        if self._ratio > self._limit:
+            take_gradients(self._learner)
+            return {"ratio/skipped": 1.0}
+        return self._learner.step() | {"ratio/skipped": 0.0}
 
 
 def filled(values: Sequence[float], steps: int, score: float) -> list[float]:

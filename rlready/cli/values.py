@@ -52,6 +52,7 @@ def values(
     - `rlready values my_task-1 --steps separator --separator ";" --rollouts 1024`
     """
     from rlready.aio import run_sync
+    from rlready.algorithms import PolicyGradient
     from rlready.cli import build
     from rlready.policy.base import SamplingParams
     from rlready.progress import ProgressBoard
@@ -75,12 +76,14 @@ def values(
         states=states, choices=choices, rollouts=rollouts, k=_numbers(k), batches=batches, groups=settings.groups,
         group_size=settings.group_size,
     )  # fmt: skip
+    trained = restored.algorithm
+    reward = trained.reward if isinstance(trained, PolicyGradient) else as_graded
     compared = _algorithms(restored, also, rule, params) if batches else {}
     try:
         found = run_sync(
             analyse(
                 policy, tasks, restored.subject.env, compared, rule=rule, params=params, seed=seed, sizes=sizes,
-                with_critic=restored.algorithm.needs_values, reward=getattr(restored.algorithm, "reward", as_graded),
+                with_critic=restored.algorithm.needs_values, reward=reward,
                 board=board,
             )
         )  # fmt: skip

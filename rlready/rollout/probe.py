@@ -253,11 +253,11 @@ class _Probing:
         )
 
     async def scored(self, state: State, sample: Sample) -> Trajectory:
-        """The whole answer as a graded trajectory of one turn that is not trainable."""
+        """The whole answer as a graded trajectory of one turn, just as training grades one."""
         ids = [*state.said_ids, *sample.completion_ids]
         text = self.policy.renderer.decode(ids)
         turn = Turn(
-            list(state.prompt_ids), ids, trainable=False, version=sample.version, stop=sample.stop,
+            list(state.prompt_ids), ids, version=sample.version, stop=sample.stop,
             temperature=self.params.temperature, context=state.task.prompt, text=text,
         )  # fmt: skip
         trajectory = Trajectory(state.task, [turn], info={"last_reply": ""})  # as an episode of one turn leaves it

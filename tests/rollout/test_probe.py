@@ -58,7 +58,7 @@ def test_a_sample_goes_on_with_what_is_left_of_the_cap_and_the_whole_answer_is_g
     assert all(r.prompt_ids == list(coins.state(task, "H T").ids) for r in policy.sampler.requests)
     for trajectory in seen:
         (turn,) = trajectory.turns
-        assert turn.prompt_ids == coins.RENDER.render(task.prompt) and not turn.trainable
+        assert turn.prompt_ids == coins.RENDER.render(task.prompt)
         assert turn.completion_ids[:2] == [coins.H, coins.T] and turn.completion_ids[-1] == coins.END
         assert turn.text.startswith("H T ") and len(turn.text.split()) == 6 and turn.stop == "end"
 
