@@ -83,7 +83,7 @@ def _strike(algorithm: FaultyPPO | FaultyReinforce, policy: Policy, metrics: dic
 def build(name: str, fault: Fault | None = None, at: int = 0) -> Algorithm:
     if name == "ppo":
         return FaultyPPO(minibatches=2, entropy=0.01, fault=fault, at=at)
-    return FaultyReinforce(baseline="running", kl=0.05, minibatches=3, fault=fault, at=at)
+    return FaultyReinforce(advantage="running", kl=0.05, minibatches=3, fault=fault, at=at)
 
 
 def play(root: Path, algorithm: Algorithm, steps: int, resume: str | None = None) -> tuple[Policy, Run]:

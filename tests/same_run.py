@@ -11,7 +11,7 @@ import torch
 
 from rlready.checkpoint import load_state
 
-CLOCK = ("seconds", "time", "timings", "overhead")
+CLOCK = ("seconds", "time", "timings", "overhead", "trainer", "generator")
 
 
 def untimed(record: Any) -> Any:
