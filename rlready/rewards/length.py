@@ -37,7 +37,7 @@ def length_penalty(tokens: int, l_max: int, l_cache: int, penalty: float = 0.1) 
     if not 0 <= penalty < math.inf:
         raise UserError(f"Length penalty: penalty is {penalty}; it must be a finite number that is not negative.")
     over = min(max(tokens - (l_max - l_cache), 0), l_cache)
-    return -penalty * over / l_cache if over else 0.0
+    return -penalty * (over / l_cache) if over else 0.0
 
 
 def soft_length(l_max: int, l_cache: int, penalty: float = 0.1) -> RewardFn:

@@ -1,0 +1,1 @@
+"""Magistral (arXiv 2506.10910), small."""
