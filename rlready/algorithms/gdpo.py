@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from rlready.algorithms.credit import Doubles
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.errors import UserError
 from rlready.policy.base import Policy
@@ -61,13 +62,13 @@ class GDPO(PolicyGradient):
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Normalise each reward by group, sum, normalise over the update."""
-        sums: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
+        sums: list[Doubles] = []
         for group in groups:
-            total = np.zeros(len(group.valid))
+            total: Doubles = np.zeros(len(group.valid))
             for name, weight in self.rewards.items():
-                r = np.asarray([self.part(t, name) for t in group.valid], dtype=np.float64)
+                r: Doubles = np.asarray([self.part(t, name) for t in group.valid], dtype=np.float64)
                 if len(r) and r.max() > r.min():
-                    total += weight * (r - r.mean()) / max(float(r.std()), self.std_floor)
+                    total = total + weight * (r - r.mean()) / max(float(r.std()), self.std_floor)
             sums.append(total)
         every = np.concatenate([np.zeros(0), *sums])
         mean, std = (float(every.mean()), float(every.std())) if len(every) else (0.0, 0.0)

@@ -76,7 +76,7 @@ class Mixed(Algorithm):
         if isinstance(self.by, Algorithm):
             if self.options:
                 raise UserError("Mixed: options are read where by is a name; set the fields of the algorithm itself.")
-            inner = self.by
+            inner: Algorithm | None = self.by
         else:
             inner = None if self.by.lower() == "mixed" else algorithm(self.by, **self.options)
         if inner is None or isinstance(inner, Mixed):

@@ -38,7 +38,7 @@ from rlready.algorithms.gae import assign_gae
 from rlready.algorithms.policy_gradient import PolicyGradient, Ratio, Trust
 from rlready.algorithms.streams import value_loss
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Outputs, Policy, require_learner
+from rlready.policy.base import Batch, Learner, Outputs, Policy, beside, require_learner
 from rlready.rollout.compile import compile_groups
 from rlready.types import FloatArray, Group, Row, Trajectory, Turn
 
@@ -160,7 +160,7 @@ class PPO(PolicyGradient):
             seed=self.seed,
             value_coef=self.value_coef,
         )
-        metrics = critic.fit(policy, rows)
+        metrics = await beside(policy, critic.fit, policy, rows)
         self._state["updates"] = done + bool(rows)
         return metrics | {"critic_warmup": 1.0}
 

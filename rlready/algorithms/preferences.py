@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from rlready.algorithms.base import UNLIMITED, Algorithm, stream_sum
 from rlready.algorithms.pairs import PAIR, Pair, Table, likelihood, rows_of
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Loss, LossFn, Outputs, Policy, Which, require_learner
+from rlready.policy.base import Batch, Learner, Loss, LossFn, Outputs, Policy, Which, beside, require_learner
 from rlready.policy.supervised import OnStep
 from rlready.rollout.compile import compile_groups
 from rlready.seeds import np_rng
@@ -58,7 +58,7 @@ def preference_loss(
     if rule == "ipo":
         return (margin - 1 / (2 * beta)).square()
     if rule == "dpop":
-        margin = margin - penalty * (-chosen).clamp(min=0)
+        margin = margin - penalty * F.relu(-chosen)
     return F.softplus(-beta * margin)
 
 
@@ -159,17 +159,29 @@ class DPO(Algorithm):
             kept.append(Group(group.task, [group.valid[i] for i in used]))
             chosen.append(np.asarray([[place[i], place[j]] for i, j in found], dtype=np.int64))
             count += len(used)
-        rows = [replace(row, unit=row.group) for row in compile_groups(kept, streams=self.streams)]
+        return await beside(policy, lambda: self._learn(policy, kept, chosen, count))
+
+    def _learn(self, policy: Policy, groups: Sequence[Group], pairs: list[IntArray], count: int) -> dict[str, float]:
+        """Steps on the pairs of groups, then hand the new weights to the sampler.
+
+        Args:
+            policy: with a learner.
+            groups: of the trajectories that are in a pair, `count` of them.
+            pairs: by group, see `Table`.
+            count: trajectories of all groups.
+        """
+        learner = require_learner(policy)
+        rows = [replace(row, unit=row.group) for row in compile_groups(groups, streams=self.streams)]
         which: Which = "reference" if self.reference == "frozen" else "current"
-        table = Table.of(learner, rows, chosen, count, which, self.length_normalised)
+        table = Table.of(learner, rows, pairs, count, which, self.length_normalised)
         batches: list[IntArray] = []
-        for epoch in range(self.epochs if len(kept) else 0):
-            order = np_rng(self.seed, "minibatch", learner.version, epoch).permutation(len(kept))
-            batches += np.array_split(order, min(self.minibatches, len(kept)))
+        for epoch in range(self.epochs if len(groups) else 0):
+            order = np_rng(self.seed, "minibatch", learner.version, epoch).permutation(len(groups))
+            batches += np.array_split(order, min(self.minibatches, len(groups)))
         history = self._steps(learner, table, batches, whole=True)
         policy.sync()
         return _mean(history) | {
-            "pairs": float(sum(len(each) for each in chosen)),
+            "pairs": float(sum(len(each) for each in pairs)),
             "rows": float(len(rows)),
             "tokens": float(sum(len(row) for row in rows)),
             "optimizer_steps": float(len(history)),

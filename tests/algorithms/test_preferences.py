@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from rlready.algorithms import algorithm
 from rlready.algorithms.preferences import DPO, DPOP, IPO, Pair, preference_loss
 from rlready.errors import UserError
 from rlready.policy.base import OptimizerConfig
@@ -20,6 +21,7 @@ from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.policy.tiny.batching import cut
 from rlready.policy.tokenize import word_tokenizer
 from rlready.types import Group, Row, Task, Trajectory, Turn, Verdict
+from tests.algorithms.say_digit import learn
 from tests.algorithms.toy_bigram import Bigram, group_of, policy_of
 
 torch.set_num_threads(1)
@@ -375,3 +377,18 @@ def test_a_nan_elsewhere_poisons_nothing():
     for kind in (Coupling, Bigram):
         [metrics] = DPO().fit_pairs(policy_of(kind()), [bad])
         assert all(math.isfinite(v) for v in metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("dpo", {}),
+        ("dpo", {"pairs": "all", "reference": "start"}),
+        ("ipo", {}),
+        ("dpop", {"penalty": 5.0}),
+    ],
+)
+def test_it_learns_from_its_own_groups(name, fields):
+    first, last, metrics = learn(algorithm(name, minibatches=2, **fields), 0, steps=25)
+    assert first < 0.4 and last >= 0.7, (first, last)
+    assert all(np.isfinite(v) for v in metrics.values()), metrics
