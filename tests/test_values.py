@@ -164,6 +164,8 @@ def test_visited_states_are_distinct_and_of_the_policys_own_answers() -> None:
     assert len(some) == 4 and set(some) <= set(found)
     with pytest.raises(UserError, match="single step"):
         asyncio.run(visit(policy, tasks, ChatEnv, rule=StepRule("line"), params=PARAMS, seed=0, first=False))
+    with pytest.raises(UserError, match="choices"):
+        asyncio.run(visit(policy, tasks, lambda: ChatEnv(choices=["H"]), rule=EACH, params=PARAMS, seed=0))
 
 
 # -- ranking -----------------------------------------------------------------------------------------------------------

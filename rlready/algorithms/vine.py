@@ -28,11 +28,10 @@ from rlready.algorithms.base import Average
 from rlready.algorithms.kl import Gradient
 from rlready.algorithms.policy_gradient import PolicyGradient, Truncated, Trust
 from rlready.envs.base import EnvFactory
-from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
 from rlready.policy.base import Learner, Policy, SamplingParams
 from rlready.policy.gradients import take_gradients
-from rlready.rollout.probe import Estimates, State, probe
+from rlready.rollout.probe import Estimates, State, answers_of, probe
 from rlready.rollout.steps import SplitError, StepRule
 from rlready.scoring import Scorer
 from rlready.seeds import derive
@@ -130,14 +129,7 @@ class VinePPO(PolicyGradient):
         Raises:
             UserError: the environment is not a single question and answer, or limits the answers to choices.
         """
-        made = env()
-        if not isinstance(made, ChatEnv):
-            raise UserError(
-                f"VinePPO puts an answer back to any of its prefixes, which a {type(made).__name__} cannot do. "
-                "Use it where a task is one question and its answer (ChatEnv), and ppo for agents of many turns."
-            )
-        if made.choices is not None:
-            raise UserError("VinePPO needs answers that are written freely; these are limited to choices. Use grpo.")
+        answers_of(env, "VinePPO")
         bound = copy.copy(self)
         object.__setattr__(bound, "_bound", _Bound(tasks.score, params or SamplingParams()))
         object.__setattr__(bound, "_noted", {})

@@ -155,11 +155,9 @@ def _algorithms(restored: Restored, also: str, rule: StepRule, params: Any) -> d
     chosen |= {name.strip(): algorithm(name.strip()) for name in also.split(",") if name.strip()}
     out: dict[str, Algorithm] = {}
     for name, each in chosen.items():
-        if isinstance(each, VinePPO):
-            if each is not restored.algorithm:
-                each = replace(each, steps=rule)
-            each = each.bind(restored.subject.splits["train"], restored.subject.env, params)
-        out[name] = each
+        if isinstance(each, VinePPO) and each is not restored.algorithm:
+            each = replace(each, steps=rule)
+        out[name] = each.bind(restored.subject.splits["train"], restored.subject.env, params)
     if any(each.needs_reference for each in out.values()) and not restored.algorithm.needs_reference:
         # Only for an algorithm to compare with: its penalty's gradient is not counted, but its formula is run.
         require_learner(restored.policy).freeze_reference()

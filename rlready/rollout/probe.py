@@ -26,6 +26,8 @@ from time import perf_counter
 
 import numpy as np
 
+from rlready.envs.base import EnvFactory
+from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
 from rlready.policy.base import Policy, Sample, SampleRequest, SamplingParams
 from rlready.rollout.gather import Progress, counted, together
@@ -124,6 +126,27 @@ def unfinished_is_zero(trajectory: Trajectory) -> float:
 def as_graded(trajectory: Trajectory) -> float:
     """The reward as graded, whatever ended the answer: for dialects without an end token."""
     return trajectory.reward
+
+
+def answers_of(env: EnvFactory, what: str) -> ChatEnv:
+    """One environment, which must pose a question and take one free answer: such answers can be gone on from anywhere.
+
+    Args:
+        env: makes it.
+        what: who asks, for the message.
+
+    Raises:
+        UserError: it has turns, or limits the answers to choices.
+    """
+    made = env()
+    if not isinstance(made, ChatEnv):
+        raise UserError(
+            f"{what} puts an answer back to any of its prefixes, which a {type(made).__name__} cannot do. Use it where "
+            "a task is one question and its answer (ChatEnv); ppo, with its critic, is for agents of many turns."
+        )
+    if made.choices is not None:
+        raise UserError(f"{what} needs answers that are written freely; these are limited to choices. Use grpo there.")
+    return made
 
 
 async def probe(

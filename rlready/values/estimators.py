@@ -11,7 +11,7 @@ from rlready.policy.base import Policy, SamplingParams, require_learner
 from rlready.rollout.actors import PolicyActor
 from rlready.rollout.collect import play_many
 from rlready.rollout.gather import Progress
-from rlready.rollout.probe import Reward, State, probe, unfinished_is_zero
+from rlready.rollout.probe import Reward, State, answers_of, probe, unfinished_is_zero
 from rlready.rollout.steps import SplitError, StepRule
 from rlready.scoring import Scorer
 from rlready.seeds import np_rng
@@ -73,8 +73,9 @@ async def visit(
         Distinct states in the order of tasks and positions; the state after the last step is none of them.
 
     Raises:
-        UserError: no answer had a state of the kind asked for, or an episode has more than one turn.
+        UserError: no answer had a state of the kind asked for, or tasks are not of one question and one free answer.
     """
+    answers_of(env, "The analysis of values")
     actor = PolicyActor(policy, params, seed)
     played = await play_many(
         tasks, env, actor, [task for task in tasks for _ in range(per_task)], seed, on_progress=on_progress
@@ -83,11 +84,6 @@ async def visit(
     for trajectory in played:
         if trajectory.failure is not None or not trajectory.turns:
             continue
-        if len(trajectory.turns) > 1:
-            raise UserError(
-                f"An episode of task {trajectory.task.id} has {len(trajectory.turns)} turns; values by step are for "
-                "tasks of one question and one answer."
-            )
         turn = trajectory.turns[0]
         try:
             starts = rule.starts(turn.completion_ids, policy.renderer)

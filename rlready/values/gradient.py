@@ -266,7 +266,8 @@ class _Keeper:
         self, rows: Sequence[Row], loss: LossFn, denominators: Mapping[str, float], **options: bool
     ) -> dict[str, float]:
         # A stream's loss is divided by its denominator: an infinite one takes its gradient out.
-        kept = {n: d if n.split("/")[0] in self._streams else math.inf for n, d in denominators.items()}
+        out = {stream for row in rows for stream in row.weights} - set(self._streams)
+        kept = {name: math.inf if name in out else size for name, size in denominators.items()}
         return self.forward(rows, loss, kept, **options)
 
     def step(self) -> dict[str, float]:

@@ -164,7 +164,7 @@ class Walk(Env):
 
 def test_what_it_is_not_for_is_said() -> None:
     tasks = coins.tasks()
-    with pytest.raises(UserError, match=r"Walk cannot do.*ppo"):
+    with pytest.raises(UserError, match=r"Walk cannot do.*ppo, with"):
         VinePPO().bind(tasks, Walk)
     with pytest.raises(UserError, match="choices"):
         VinePPO().bind(tasks, lambda: ChatEnv(choices=["a", "b"]))
