@@ -1,13 +1,10 @@
-"""`rlready train`, `rlready eval` and `rlready algorithms`."""
+"""`rlready train` and `rlready eval`."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from rlready.cli.common import (
     ConfigOption,
@@ -226,51 +223,3 @@ def evaluate(
     how = "greedy" if temperature == 0 else f"temperature {temperature:g}"
     shared = "" if subject.cut else " (too few tasks to split: these are the training tasks)"
     out().print(f"{restored.name}, step {restored.step}, {split}{shared}, {how}: {result}", markup=False)
-
-
-def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show one algorithm's settings.", show_default=False)] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the algorithms, or the settings of one.
-
-    Try:
-
-    - `rlready algorithms`
-    - `rlready algorithms grpo`
-    """
-    from rlready.algorithms import ALGORITHMS
-
-    if name is not None and name.lower() not in ALGORITHMS:
-        raise did_you_mean("algorithm", name, ALGORITHMS)
-    chosen = {name.lower(): ALGORITHMS[name.lower()]} if name else ALGORITHMS
-    described: dict[str, dict[str, Any]] = {
-        n: {"about": _about(kind), "settings": _fields(kind)} for n, kind in chosen.items()
-    }
-    if as_json:
-        print_json(described)
-        return
-    console = out()
-    for n, facts in described.items():
-        console.print(Text.assemble((f"{n:12}", "bold cyan"), "" if name else facts["about"]))
-    if name:
-        module = inspect.getmodule(ALGORITHMS[name.lower()])
-        console.print((module.__doc__ or "").strip() if module else "", markup=False, soft_wrap=True)
-        console.print("\nSettings, with their defaults:")
-        for key, value in described[name.lower()]["settings"].items():
-            shown = f'"{value}"' if isinstance(value, str) else "none" if value is None else value
-            console.print(f"  {name.lower()}.{key} = {shown}", markup=False)
-    else:
-        console.print("\nThe settings of one: rlready algorithms grpo")
-
-
-def _about(kind: type) -> str:
-    module = inspect.getmodule(kind)
-    line = ((module.__doc__ if module else kind.__doc__) or "").strip().split("\n")[0]
-    name, _, rest = line.partition(": ")
-    return rest[:1].upper() + rest[1:] if rest and " " not in name else line
-
-
-def _fields(kind: type[Any]) -> dict[str, Any]:
-    built = kind()
-    return {f.name: getattr(built, f.name) for f in dataclasses.fields(built)}
