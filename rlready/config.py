@@ -77,13 +77,22 @@ def load(
         config = _merge(config, table, where="", path="")
     if file is not None:
         config = _merge(config, read_toml(file), where=f"{file}: ", path="")
+    # All at once: a dataclass checks its fields together, and single keys of one table are set by several overrides.
+    return _merge(config, _table_of(overrides), where="", path="") if overrides else config
+
+
+def _table_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """The overrides as one nested table; where two disagree, the later holds."""
+    table: dict[str, Any] = {}
     for text in overrides:
-        key, value = parse_override(text)
-        nested: Any = value
-        for name in reversed(key):
-            nested = {name: nested}
-        config = _merge(config, nested, where="", path="")
-    return config
+        names, value = parse_override(text)
+        at = table
+        for name in names[:-1]:
+            if not isinstance(at.get(name), dict):
+                at[name] = {}
+            at = at[name]
+        at[names[-1]] = value
+    return table
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
