@@ -56,26 +56,28 @@ def test_sources_win_in_order(tmp_path: Path) -> None:
     assert load(Config, base=base, table={"steps": 8}, overrides=["tags=['a']"]) == Config(8, loud=True, tags=["a"])
 
 
+@dataclass(frozen=True)
+class Bounds:
+    low: int = 0
+    high: int = 1
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise ValueError("low must be below high.")
+
+
+@dataclass(frozen=True)
+class Whole:
+    pair: Bounds = field(default_factory=Bounds)
+
+
 def test_overrides_are_taken_together() -> None:
     """Keys of one table do not push each other out, the later of two wins, and fields are checked as a whole."""
     assert load(Config, overrides=["mix.a=1", "mix.b=2", "mix.a=3"]).mix == {"a": 3.0, "b": 2.0}
     assert load(Config, overrides=["mix.a=1", "mix={b=2}"]).mix == {"b": 2.0}
     assert load(Config, overrides=["grpo.group_size=0", "grpo.clip_high=0.5", "grpo.group_size=2"]).grpo.group_size == 2
 
-    @dataclass(frozen=True)
-    class Pair:
-        low: int = 0
-        high: int = 1
-
-        def __post_init__(self) -> None:
-            if self.low >= self.high:
-                raise ValueError("low must be below high.")
-
-    @dataclass(frozen=True)
-    class Whole:
-        pair: Pair = field(default_factory=Pair)
-
-    assert load(Whole, overrides=["pair.low=5", "pair.high=9"]).pair == Pair(5, 9)
+    assert load(Whole, overrides=["pair.low=5", "pair.high=9"]).pair == Bounds(5, 9)
     with pytest.raises(UserError, match="low must be below high"):
         load(Whole, overrides=["pair.low=5", "pair.high=4"])
 
