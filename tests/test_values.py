@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rlready.algorithms import PPO, RLOO, VinePPO
+from rlready.algorithms import PPO, RLOO, Reinforce, VinePPO
 from rlready.cli.app import app
 from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
@@ -291,6 +291,9 @@ def test_gradient_variance_takes_no_step_and_counts_the_policys_stream_alone() -
     again = asyncio.run(gradient_variance(policy, chosen, batches))
     assert again["rloo"].variance == found["rloo"].variance and again["vineppo"].variance == found["vineppo"].variance
     assert all(t.turns[0].advantage is None for groups in batches for group in groups for t in group)
+    running = Reinforce(advantage="running")
+    asyncio.run(gradient_variance(policy, {"running": running}, batches))
+    assert running.state_dict() == {}  # a baseline that runs on would make batches depend on their order
     with pytest.raises(UserError, match="1 batches"):
         asyncio.run(gradient_variance(policy, chosen, batches[:1]))
 

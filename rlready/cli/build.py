@@ -412,8 +412,8 @@ def restore(name: str, root: str) -> Restored:
     settings = load(config_type(by), table=loaded.config)
     found = subject(loaded.header["tasks"], loaded.header.get("env"))
     policy = policy_of(found, settings, int(loaded.header["seed"]), loaded.dir)
-    record = load_checkpoint(folders[-1], {"learner": cast("Stateful", require_learner(policy))})
+    algorithm = algorithm_of(settings, by)
+    parts = {"learner": cast("Stateful", require_learner(policy)), "algorithm": algorithm}
+    record = load_checkpoint(folders[-1], parts)
     policy.sync()
-    return Restored(
-        loaded.name, loaded.dir, int(record["step"]), settings, found, policy, by, algorithm_of(settings, by)
-    )
+    return Restored(loaded.name, loaded.dir, int(record["step"]), settings, found, policy, by, algorithm)

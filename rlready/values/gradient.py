@@ -240,7 +240,11 @@ async def _gradient(
     for field in ("epochs", "minibatches"):
         object.__setattr__(once, field, 1)
     keeper = _Keeper(require_learner(policy), streams)
-    await once.update(Policy(policy.sampler, policy.renderer, keeper), clean(groups))
+    state = algorithm.state_dict()  # a running baseline must not run on
+    try:
+        await once.update(Policy(policy.sampler, policy.renderer, keeper), clean(groups))
+    finally:
+        algorithm.load_state_dict(state)
     if keeper.kept is None:
         raise UserError(f"gradient_variance: {name} found nothing to learn from in a batch, so it has no gradient.")
     return keeper.kept
@@ -263,7 +267,7 @@ class _Keeper:
         return self._learner.version
 
     def forward_backward(
-        self, rows: Sequence[Row], loss: LossFn, denominators: Mapping[str, float], **options: bool
+        self, rows: Sequence[Row], loss: LossFn, denominators: Mapping[str, float], **options: Any
     ) -> dict[str, float]:
         # A stream's loss is divided by its denominator: an infinite one takes its gradient out.
         out = {stream for row in rows for stream in row.weights} - set(self._streams)
