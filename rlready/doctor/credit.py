@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 
 from rlready.aio import run_sync
+from rlready.algorithms.base import Algorithm
 from rlready.doctor.evidence import Evidence
 from rlready.doctor.logprobs import place
+from rlready.errors import UserError
 from rlready.findings import Findings, Where
 from rlready.policy.base import Renderer
-from rlready.rollout.compile import OBSERVE, CompileError, compile_groups
+from rlready.rollout.compile import OBSERVE, compile_groups
 from rlready.types import Group, Message, Row, Task, Trajectory, Turn
 
 
 def check_mask(tasks: Sequence[Task], renderer: Renderer) -> Findings:
     """Compile made-up episodes of two turns and compare what is trained with what was sampled."""
     from rlready.doctor.tokens import likely_answers
-    from rlready.errors import UserError
 
     findings = Findings("mask")
     trained = shown = 0
@@ -262,8 +263,8 @@ def _last_turn(evidence: Evidence, found: Findings) -> None:
 def _made_up(evidence: Evidence, found: Findings) -> None:
     """Groups with known rewards: do more turns change the credit, does one success in many spike?"""
     template = next((t for t in evidence.valid if t.turns and t.turns[0].length), None)
-    if template is None:
-        return
+    if template is None or type(evidence.algorithm).bind is not Algorithm.bind:
+        return  # nothing was played, or credit plays on by itself
     base = template.turns[0]
 
     def made(rewards: Sequence[float], turns: Sequence[int]) -> list[float] | None:
@@ -307,7 +308,7 @@ def _credit(
     state: Any = evidence.algorithm.state_dict()
     try:
         run_sync(evidence.algorithm.credit([Group(task, trajectories)], evidence.policy))
-    except (ValueError, KeyError, TypeError, CompileError):
+    except (ValueError, KeyError, TypeError, UserError):
         return None
     finally:
         evidence.algorithm.load_state_dict(state)

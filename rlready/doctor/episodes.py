@@ -197,22 +197,17 @@ def _failures(evidence: Evidence, found: Findings) -> None:
     (found.error if bad.total() > 0.05 * len(every) else found.warning)("failures", told, first[reason])
 
 
-def cut_off(trajectory: Trajectory) -> bool:
-    """Whether a turn was stopped by the length cap, in a dialect or a file that knows other ends."""
-    return any(turn.stop == "length" for turn in trajectory.turns)
-
-
 def _cut_off(evidence: Evidence, found: Findings) -> None:
     valid = evidence.valid
     if not evidence.policy.renderer.stop_ids or not valid:
         return  # every turn ends by choices or length
-    cut = [t for t in valid if cut_off(t)]
+    cut = [t for t in valid if t.cut_off]
     if not cut:
         return
     share = len(cut) / len(valid)
     paid = [t for t in cut if t.reward > 0]
     mean = math.fsum(t.reward for t in cut) / len(cut)
-    others = [t.reward for t in valid if not cut_off(t)]
+    others = [t.reward for t in valid if not t.cut_off]
     beside = f", the others {math.fsum(others) / len(others):.3g}" if others else ""
     told = (
         f"{share:.0%} of {len(valid)} episodes were stopped by the length cap; they earn {mean:.3g} on average{beside}"

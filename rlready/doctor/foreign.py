@@ -30,10 +30,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "input_ids": ("input_ids", "sequence_ids", "sequences", "all_ids"),
     "logprobs": (
         "logprobs", "completion_logprobs", "sampling_logprobs", "rollout_log_probs", "rollout_logprobs",
-        "sampling_per_token_logps", "response_logprobs", "behaviour_logprobs", "behavior_logprobs", "inference_logprobs",
+        "sampling_per_token_logps", "response_logprobs", "behaviour_logprobs", "behavior_logprobs",
+        "inference_logprobs",
     ),
     "old_logprobs": (
-        "old_logprobs", "old_log_probs", "old_per_token_logps", "trainer_logprobs", "learner_logprobs", "actor_log_probs",
+        "old_logprobs", "old_log_probs", "old_per_token_logps", "trainer_logprobs", "learner_logprobs",
+        "actor_log_probs",
     ),
     "ref_logprobs": ("ref_logprobs", "ref_log_prob", "ref_log_probs", "ref_per_token_logps", "reference_logprobs"),
     "mask": (
@@ -418,6 +420,7 @@ def _stops(records: Sequence[Record], found: Findings) -> None:
     if told and len(cut) > 0.05 * len(told):
         paid = sum((r.reward or 0.0) > 0 for r in cut)
         found.warning(
-            "cut off", f"{len(cut)} of {len(told)} completions were stopped by the length cap; {paid} of them are paid.",
+            "cut off",
+            f"{len(cut)} of {len(told)} completions were stopped by the length cap; {paid} of them are paid.",
             cut[0].where,
         )  # fmt: skip

@@ -199,7 +199,8 @@ def _missing(evidence: Evidence, found: Findings) -> bool:
     if bare:
         found.error(
             "no log-probs",
-            f"{bare} of {total} sampled tokens have no behaviour log-prob, or one that is not finite or above 0.", first,
+            f"{bare} of {total} sampled tokens have no behaviour log-prob, or one that is not finite or above 0.",
+            first,
         )  # fmt: skip
     elif zero > 0.5 * total:
         found.error(
@@ -210,9 +211,7 @@ def _missing(evidence: Evidence, found: Findings) -> bool:
 
 def _stale(evidence: Evidence, found: Findings) -> None:
     """Lag, as it is declared and as it is seen in the first batch."""
-    tolerated = getattr(evidence.algorithm, "max_lag", None)
-    if not isinstance(tolerated, (int, float)):
-        tolerated = 1
+    tolerated = evidence.algorithm.max_lag
     name = type(evidence.algorithm).__name__
     learner = evidence.learner
     seen, first = 0, None

@@ -16,7 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlready.doctor.evidence import Call, Evidence, clear, parameters_of, replay, single_precision
+from rlready.algorithms.base import trajectories_of
+from rlready.doctor.evidence import (
+    Call,
+    Evidence,
+    clear,
+    parameters_of,
+    record_update,
+    replay,
+    single_precision,
+)
 from rlready.doctor.logprobs import place
 from rlready.errors import UserError
 from rlready.findings import Findings, Where
@@ -127,14 +136,17 @@ def _invariances(evidence: Evidence, call: Call, found: Findings) -> None:
             f"gradient by up to {gap / size:.0%}.", first,
         )  # fmt: skip
 
-    # accumulation: the same rows, one by one, with the same denominators
-    parts = [_probe(call.loss, [row], divisors, asks) for row in rows]
-    split = np.concatenate([_by_token([row], g) for row, (_, g) in zip(rows, parts, strict=True)])
+    # accumulation: the same trajectories, one by one, with the same denominators
+    units = trajectories_of(rows)  # rows of one trajectory may share a ratio, and stay together
+    rows_by_unit = [row for unit in units for row in unit]
+    parts = [_probe(call.loss, unit, divisors, asks) for unit in units]
+    split = np.concatenate([_by_token(unit, g) for unit, (_, g) in zip(units, parts, strict=True)])
+    whole = _by_token(rows_by_unit, _probe(call.loss, rows_by_unit, divisors, asks)[1])
     gap = float(np.abs(split - whole).max())
     total = sum(v for v, _ in parts)
-    if len(rows) > 1 and (_apart(value, total) or gap > 1e-3 * size):
+    if len(units) > 1 and (_apart(value, total) or gap > 1e-3 * size):
         found.error(
-            "accumulation", f"In {len(rows)} micro-batches the loss is {total:.5g}, in one it is {value:.5g}; a "
+            "accumulation", f"In {len(units)} micro-batches the loss is {total:.5g}, in one it is {value:.5g}; a "
             f"token's gradient changes by up to {gap / size:.0%}.", first,
         )  # fmt: skip
 
@@ -212,7 +224,9 @@ def _poison(part: Any, dead: Tensor) -> Any:
     changes = {
         f.name: torch.where(dead, torch.nan, value)
         for f in fields(part)
-        if isinstance(value := getattr(part, f.name), Tensor) and value.shape == dead.shape and value.is_floating_point()
+        if isinstance(value := getattr(part, f.name), Tensor)
+        and value.shape == dead.shape
+        and value.is_floating_point()
         and f.name != "temperature"
     }  # fmt: skip
     return replace(part, **changes)
@@ -243,9 +257,7 @@ def _toy(evidence: Evidence, advantage: np.ndarray[Any, Any], reference: Tensor 
             column * float(known[a]), column * np.float32(advantage[a]), np.ones(2, dtype=np.float32),
             returns=0 * column, values=0 * column, turn=np.asarray([-1, 0]), trajectory=a, group=0,
         )  # fmt: skip
-        if any(f.name == "version" for f in fields(Row)):
-            row = replace(row, **{"version": np.asarray([-1, 0])})
-        rows.append(row)
+        rows.append(replace(row, version=np.asarray([-1, 0]), start=row.logprobs.copy()))
     batch, _ = pad(rows, _Ones())
     column = torch.stack([torch.zeros_like(log_pi), log_pi], 1)
     outputs = Outputs(column)
@@ -302,8 +314,10 @@ def _kl(evidence: Evidence, found: Findings) -> None:
     """The KL term's expected gradient against that of KL(pi || reference), by finite differences."""
     algorithm = evidence.algorithm
     coefficient = float(getattr(algorithm, "kl", 0.0) or 0.0)
-    in_loss = getattr(algorithm, "kl_in", "loss") == "loss"
-    if not coefficient or not in_loss:
+    if not coefficient:
+        return
+    if getattr(algorithm, "kl_in", "loss") == "reward":
+        _kl_in_reward(evidence, found)
         return
     name = type(algorithm).__name__
     where = Where(place=f"{name}.loss, on a policy of one token in {_VOCAB}")
@@ -326,12 +340,57 @@ def _kl(evidence: Evidence, found: Findings) -> None:
     elif cosine < -0.2:
         found.error("KL sign", f"{told}the KL term pushes away from the reference (cosine {cosine:.2f}).", where)
     elif cosine < 0.995 or not 0.5 < size < 2:
-        naive = getattr(algorithm, "kl_gradient", "") == "naive"
-        tell = found.warning if naive else found.error
-        tell(
-            "KL gradient", f"{told}the expected gradient of the KL term is not the KL's (cosine {cosine:.3f}, "
-            f"{size:.2f} times its size), as where an estimate is differentiated without its score term.", where,
+        is_not = (
+            f"the expected gradient of the KL term is not the KL's (cosine {cosine:.3f}, {size:.2f} times its size)"
+        )
+        if getattr(algorithm, "kl_gradient", "") == "naive":
+            found.note("KL gradient", f'{told}{is_not}; kl_gradient="naive" is biased, as published.', where)
+        else:
+            found.error(
+                "KL gradient", f"{told}{is_not}, as where an estimate is differentiated without its score term.", where
+            )
+
+
+def _kl_in_reward(evidence: Evidence, found: Findings) -> None:
+    """Against a reference that is a step away, tokens that the policy likes more than it must lose advantage.
+
+    The update is recorded once more with such a reference. A token answers for its own and all later costs, so what it
+    lost is compared with the sum of log pi - log reference from it on.
+    """
+    learner = evidence.learner
+    assert learner is not None
+    weights = parameters_of(learner)
+    if not weights:
+        return
+    generator = torch.Generator().manual_seed(5)
+    with _moved(learner, [torch.randn(p.shape, generator=generator) for p in weights], 0.05):
+        learner.freeze_reference()
+    again = replace(evidence, calls=[], rows=[], metrics={}, failed="")
+    record_update(again)
+    where = Where(place=f"{type(evidence.algorithm).__name__}.update, against a reference a step away")
+    plain = {(r.trajectory, len(r)): r.advantage for r in evidence.rows}
+    lost: list[float] = []
+    owed: list[float] = []
+    for row in again.rows:
+        before = plain.get((row.trajectory, len(row)))
+        if before is None:
+            continue
+        at = row.weights["policy"] > 0
+        cost = (row.logprobs - learner.logprobs([row], which="reference")[0])[at].astype(np.float64)
+        lost += list((before - row.advantage)[at])
+        owed += list(cost[::-1].cumsum()[::-1])
+    if len(lost) < 8:
+        return
+    agree = float(np.corrcoef(lost, owed)[0, 1]) if float(np.std(lost)) > 1e-9 else 0.0
+    if float(np.std(lost)) < 1e-9:
+        found.error("KL ignored", "Another reference changes no advantage.", where)
+    elif agree < -0.2:
+        found.error(
+            "KL sign", f"Tokens gain advantage where they leave the reference (correlation {agree:.2f} of what they "
+            "lose with what they cost).", where,
         )  # fmt: skip
+    else:
+        found.note("KL sign", f"What the KL in the reward takes goes with what tokens cost (correlation {agree:.2f}).")
 
 
 def _compare(grad: Tensor, wanted: Tensor) -> tuple[float, float]:
@@ -381,7 +440,10 @@ def _learner_accumulation(evidence: Evidence, call: Call, found: Findings) -> No
     assert learner is not None
     rows = _with_signal(call.rows)[:24]
     if len(rows) >= 3 and not any(f.check in ("accumulation", "padding") for f in found.errors):
-        whole, parts = replay(learner, call, [rows]), replay(learner, call, [rows[:1], rows[1:3], rows[3:] or rows[:0]])
+        units = trajectories_of(rows)
+        third = max(1, len(units) // 3)
+        cut = [[r for u in part for r in u] for part in (units[:1], units[1 : 1 + third], units[1 + third :])]
+        whole, parts = replay(learner, call, [rows]), replay(learner, call, [part for part in cut if part])
         a, b = (torch.cat([g.flatten() for g in grads]).double() for grads in (whole, parts))
         gap = float((a - b).norm() / a.norm().clamp(min=1e-30))
         if gap > (1e-3 if single_precision(learner) else 0.05):

@@ -21,7 +21,8 @@ GOLD = ("answer", "gold", "target", "solution", "label", "reference", "expected"
 FORMS = (
     "{}", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "<answer>{}</answer>", "<answer> {} </answer>",
     "<think>\na thought\n</think>\n<answer>\n{}\n</answer>", "<think>a thought</think><answer>{}</answer>",
-    "<think>a thought</think> \\boxed{{{}}}", "#### {}", "The answer is {}", "The answer is {}.", "The answer is: {}", "({})",
+    "<think>a thought</think> \\boxed{{{}}}", "#### {}", "The answer is {}", "The answer is {}.",
+    "The answer is: {}", "({})",
     "```\n{}\n```", "Final Answer: {}", "Answer: {}",
 )  # fmt: skip
 _NONSENSE = "qwzx vrrp"
@@ -201,7 +202,8 @@ class _SelfTest:
         elif best[0] < len(some):
             wrong = len(some) - best[0]
             self.found.warning(
-                "gold answers", f"Written as {best[1].format('gold')}, {wrong} of {len(some)} gold answers are not right.",
+                "gold answers",
+                f"Written as {best[1].format('gold')}, {wrong} of {len(some)} gold answers are not right.",
                 Where(task=some[0][0].id),
             )  # fmt: skip
 
@@ -240,8 +242,9 @@ class _SelfTest:
                     values.append(score.value)
             if len(values) > 1 and max(values) - min(values) > 1e-9:
                 self.found.error(
-                    "reads the prompt", f'The answer "{_NONSENSE}" earns {min(values):g} or {max(values):g} by what the '
-                    "prompt says.", Where(task=task.id),
+                    "reads the prompt",
+                    f'The answer "{_NONSENSE}" earns {min(values):g} or {max(values):g} by what the prompt says.',
+                    Where(task=task.id),
                 )  # fmt: skip
                 return
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rlready.algorithms import Algorithm, algorithm
 from rlready.envs.base import Env, EnvFactory
@@ -71,10 +70,8 @@ class Setup:
         """With the algorithm as an object bound to tasks and environment, an environment, and stop ids."""
         made = algorithm(self.algorithm) if isinstance(self.algorithm, str) else self.algorithm
         env = self.env or _chat(self.tasks)
-        bind: Callable[..., Any] | None = getattr(made, "bind", None)
-        if bind is not None:
-            made = bind(self.tasks, env)
         params = self.params if self.params.stop_ids else replace(self.params, stop_ids=self.policy.renderer.stop_ids)
+        made = made.bind(self.tasks, env, params)
         name = self.name or self.tasks.name
         return replace(self, algorithm=made, env=env, params=params, name=name), made, env
 
