@@ -185,3 +185,23 @@ class Lexicon:
         """Share of telling words that belong to the commonest language; 1 where there are none."""
         found = Counter(self._owner[word] for word in text.split() if word in self._owner)
         return max(found.values()) / found.total() if found else 1.0
+
+
+def plant(tasks: TaskSet, share: float, seed: int) -> tuple[TaskSet, set[str]]:
+    """Give a share of tasks, at least one, a wrong reference near the right one.
+
+    Returns:
+        The tasks in their order, and the ids of the wrong ones.
+    """
+    chance = rng(seed, "plant")
+    chosen = set(chance.sample(range(len(tasks)), max(1, round(share * len(tasks)))))
+    out, wrong = [], set()
+    for i, task in enumerate(tasks):
+        if i in chosen:
+            off = int(task.data["answer"]) + chance.choice((-10, -2, -1, 1, 2, 10))
+            task = Task(task.prompt, dict(task.data) | {"answer": str(abs(off))}, task.meta)
+            wrong.add(task.id)
+        out.append(task)
+    planted = TaskSet(out, name=f"{tasks.name}, planted")
+    planted.scorer = tasks.scorer
+    return planted, wrong
