@@ -306,6 +306,30 @@ def test_minibatches_share_one_denominator():
     assert metrics["loss/pair"] == pytest.approx(math.log(2), rel=1e-3)
 
 
+def test_ranks_add_up_to_one_learner():
+    """Two ranks with 1 and 3 pairs: their gradients, added, are those of one learner with all four."""
+
+    class Rank(Coupling):
+        def total(self, sums):
+            return {"pair": 4.0, "nll": 2.0 * sums["nll"]}
+
+    shapes = [[(1, R), (0, W)]], [[(1, R), (0, W)], [(1, R), (0, W), (0, N)]]
+    algo = DPO(pairs="all")
+
+    def move(kind, shapes):
+        learner = kind(lr=1.0)
+        before = learner.table.detach().clone()
+        groups = [judged(*shape, learner=learner) for shape in shapes]
+        metrics = asyncio.run(algo.update(policy_of(learner), groups))
+        return learner.table.detach() - before, metrics
+
+    (one, a), (two, b) = move(Rank, shapes[0]), move(Rank, shapes[1])
+    whole, metrics = move(Coupling, [*shapes[0], *shapes[1]])
+    torch.testing.assert_close(one + two, whole, rtol=1e-6, atol=1e-9)
+    assert a["pairs"] == 1 and b["pairs"] == 3
+    assert a["loss/pair"] + b["loss/pair"] == pytest.approx(metrics["loss/pair"])
+
+
 def test_nothing_to_learn_is_harmless():
     learner = Bigram()
     dead = Group(Task.of("t"), [Trajectory(Task.of("t"), [Turn([0], [1], [-1.0])], failure="died")])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlready.algorithms.preferences import DPO, Pair
 from rlready.errors import UserError
 from rlready.policy.base import Choices, LossFn, OptimizerConfig, SampleRequest, SamplingParams
 from rlready.policy.hf import HFPolicy, LoraSettings, packages
@@ -218,6 +219,57 @@ def test_micro_batches_give_the_gradient_of_one_big_batch(model: Path) -> None:
     assert grads[0].keys() == grads[1].keys() and len(grads[0]) > 10
     for name, grad in grads[0].items():
         torch.testing.assert_close(grad, grads[1][name], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)])
+def test_a_restart_goes_back_to_the_reference(model: Path, lora: LoraSettings | None) -> None:
+    policy = HFPolicy.load(model, lora=lora, optimizer=OptimizerConfig(lr=5e-3))
+    learner = policy.learner
+    assert learner is not None
+    rows = sft_rows(policy)
+    with pytest.raises(UserError, match="no reference"):
+        learner.restart()
+    learner.freeze_reference()
+
+    def two_steps() -> list[np.ndarray]:
+        descend(learner, rows)
+        descend(learner, rows)
+        return [x.copy() for x in learner.logprobs(rows)]
+
+    first = two_steps()
+    learner.restart()
+    assert learner.version == 2
+    for a, b in zip(learner.logprobs(rows), learner.logprobs(rows, which="reference"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(two_steps(), first, strict=True):  # the optimizer is fresh, too
+        np.testing.assert_array_equal(a, b)
+
+
+def test_pairs_are_not_cut_apart(model: Path) -> None:
+    grads = []
+    for micro, keeps in ((8, True), (4096, True), (8, False)):
+        policy = HFPolicy.load(model, micro_tokens=micro, optimizer=OptimizerConfig(lr=0.0))
+        learner = policy.learner
+        assert learner is not None
+        learner.freeze_reference()
+        with torch.no_grad():
+            for p in policy.body.trainable.values():
+                p.mul_(1.02)
+        learner.keeps_units = keeps
+        step, seen = learner.step, {}
+
+        def kept(policy=policy, step=step, seen=seen):  # type: ignore[no-untyped-def]
+            seen.update({n: p.grad.clone() for n, p in policy.body.trainable.items() if p.grad is not None})
+            return step()
+
+        learner.step = kept  # type: ignore[method-assign]
+        pairs = [Pair.of(policy.renderer, q, a, b) for q, a, b in (("sky", "blue", "red x"), ("what", "one", "sky is"))]
+        DPO().fit_pairs(policy, pairs, which="reference")
+        grads.append(seen)
+    assert len(grads[0]) > 10
+    for name, grad in grads[1].items():
+        for other in (grads[0], grads[2]):
+            torch.testing.assert_close(other[name], grad, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, dropout=0.3)])
