@@ -112,6 +112,7 @@ class Sign:
         mend: what to do about it.
         relative: the levels are multiples of the start's value.
         slack: share of a bound by which a value must be inside it for the sign to end.
+        of: what a `Reader` reads, in words.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Sign:
     mend: str
     relative: bool = False
     slack: float = 0.2
+    of: str = ""
 
     def value(self, metrics: Metrics, memory: Memory) -> float | None:
         """The step's number; None where it has none, or not a finite one."""
@@ -205,6 +207,7 @@ def usual(t: Thresholds) -> tuple[Sign, ...]:
             "first_ratio", first_ratio, (Level("warn", high=t.first_ratio, patience=1),),
             "sampler and learner disagree by {value:.2g} a token on average though they have the same weights",
             "Look for a temperature, token ids or masks that differ between them: rlready doctor.",
+            of="mean exp abs(log w) - 1 without lag",
         ),
         Sign(
             "mismatch", "update/mismatch/kl",
@@ -220,6 +223,7 @@ def usual(t: Thresholds) -> tuple[Sign, ...]:
             "mismatch_rise", mismatch_rise, (Level("warn", high=t.mismatch_rise),),
             "mean exp|log w| is 1 + {value:.2g}, three times its start",
             "The sampler may no longer get new weights: look at `lag` and at the policy's sync.",
+            of="mean exp abs(log w) - 1, where it is three times its start",
         ),
         Sign(
             "weight_mean", "update/mismatch/mean", (Level("warn", low=t.weight_low, high=t.weight_high, patience=2),),
@@ -260,6 +264,7 @@ def usual(t: Thresholds) -> tuple[Sign, ...]:
             "trained_length", trained_length, (Level("warn", low=t.trained_length, patience=5),),
             "what is learnt from is {value:.0%} as long as what was sampled",
             "Long episodes are dropped (deadline, filter, lag), and the policy learns to be short.",
+            of="`length_trained` by the mean length of all that was played",
         ),
         Sign(
             "uniform", "uniform", (Level("look", high=t.uniform),),
@@ -272,18 +277,21 @@ def usual(t: Thresholds) -> tuple[Sign, ...]:
             "entropy fell from {start:.3g} to {value:.3g} nats a token, success {m[success]:.0%}",
             "What is not tried is not learnt: clip_high=0.28, a little `entropy`, or stop here if it is solved.",
             relative=True,
+            of="`update/entropy`, or `entropy`",
         ),
         Sign(
             "entropy_collapse", unsolved_entropy(t.solved), (Level("stop", low=t.entropy_collapse),),
             "entropy collapsed from {start:.3g} to {value:.3g} nats a token at a success of {m[success]:.0%}",
             "Go back to a checkpoint with entropy, and lower the learning rate or `epochs` x `minibatches`.",
             relative=True,
+            of="the same, while `success` is below 0.9",
         ),
         Sign(
             "entropy_high", entropy, (Level("warn", high=t.entropy_high),),
             "entropy rose from {start:.3g} to {value:.3g} nats a token",
             "The policy drifts: lower the learning rate or `entropy`, or hold it with a little `kl`.",
             relative=True,
+            of="`update/entropy`, or `entropy`",
         ),
         Sign(
             "critic", "update/value/explained", (Level("warn", low=t.explained, patience=5),),
@@ -300,6 +308,7 @@ def usual(t: Thresholds) -> tuple[Sign, ...]:
             "overfit", overfit(t.fall, t.rise), (Level("warn", high=0.0, patience=2),),
             "held-out success is {value:.1%} below its best, while the training reward ({m[reward]:.3g}) rises",
             "It learns the training tasks or a hole in the grader; the best checkpoint is kept.",
+            of="success on `eval/` lost since its best (0.05 or more, beyond two standard errors) while `reward` rose",
         ),
         Sign(
             "ratio_drift", "update/ratio/mean", (Level("warn", low=t.ratio_low, high=t.ratio_high),),
