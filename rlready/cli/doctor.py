@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,7 +60,6 @@ def doctor(
     - `rlready doctor dreamgym`
     - `rlready doctor rollouts.jsonl`, trajectories of rlready, ATIF, or another trainer's dump
     """
-    say = _Progress()
     if Path(setup).suffix in (".jsonl", ".json"):
         from rlready.doctor.foreign import audit_file
 
@@ -69,7 +69,7 @@ def doctor(
     from rlready.doctor.audit import examine
     from rlready.doctor.show import mask_of
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _Progress() as say:
         made = _setup(setup, overrides or [], algorithm, model, env, config, seed, Path(folder))
         findings, evidence = examine(made, on_progress=say)
         shown = mask_of(evidence)
@@ -161,16 +161,30 @@ def _recipe(slug: str, seed: int, folder: Path) -> Setup:
 
 
 class _Progress:
-    """Says on stderr what is being done, once it takes longer than a moment."""
+    """Says on stderr what is being done, once it has taken longer than a moment."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.doing = "reading the set-up"
         self.console = Console(stderr=True, highlight=False)
+        self.timer = threading.Timer(_PATIENCE, self.say)
+        self.timer.daemon = True
+
+    def __enter__(self) -> _Progress:
+        self.timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.timer.cancel()
 
     def __call__(self, what: str) -> None:
-        seconds = time.monotonic() - self.began
-        if seconds > _PATIENCE:
-            self.console.print(f"{seconds:4.0f} s: {what} ...", style="dim")
+        self.doing = what
+        if time.monotonic() - self.began > _PATIENCE:
+            self.say()
+
+    def say(self) -> None:
+        """What is being done, and since when all this began."""
+        self.console.print(f"{time.monotonic() - self.began:4.0f} s: {self.doing} ...", style="dim")
 
 
 def _report(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rlready.doctor.catalogue import explained
 from rlready.doctor.credit import check_credit, check_mask, check_trained
-from rlready.doctor.episodes import check_environment, check_episodes
+from rlready.doctor.episodes import check_environment, check_episodes, offered
 from rlready.doctor.evidence import Evidence, put_back, record_update, roll_out
 from rlready.doctor.logprobs import check_logprobs, check_settings, check_sync
 from rlready.doctor.losses import check_losses
@@ -53,8 +53,9 @@ def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findi
     tell("template")
     some = list(full.tasks.head(_SOME))
     room = _room(evidence)
-    found.extend(check_template(some, full.policy.renderer, room=room))
-    found.extend(check_mask(some, full.policy.renderer))
+    said = None if is_chat(env) else offered(env, full.tasks)
+    found.extend(check_template(some, full.policy.renderer, answers=said, room=room))
+    found.extend(check_mask(some, full.policy.renderer, said))
 
     with put_back(full.policy):
         full.policy.sync()

@@ -12,6 +12,7 @@ from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm
 from rlready.doctor.evidence import Evidence
 from rlready.doctor.logprobs import place
+from rlready.doctor.tokens import likely_answers
 from rlready.errors import UserError
 from rlready.findings import Findings, Where
 from rlready.policy.base import Renderer
@@ -19,14 +20,18 @@ from rlready.rollout.compile import OBSERVE, compile_groups
 from rlready.types import Group, Message, Row, Task, Trajectory, Turn
 
 
-def check_mask(tasks: Sequence[Task], renderer: Renderer) -> Findings:
-    """Compile made-up episodes of two turns and compare what is trained with what was sampled."""
-    from rlready.doctor.tokens import likely_answers
+def check_mask(tasks: Sequence[Task], renderer: Renderer, answers: Sequence[str] | None = None) -> Findings:
+    """Compile made-up episodes of two turns and compare what is trained with what was sampled.
 
+    Args:
+        tasks: some tasks.
+        renderer: the policy's.
+        answers: texts that a policy could say; None: those that each task's data name.
+    """
     findings = Findings("mask")
     trained = shown = 0
     for task in tasks:
-        answer = next(iter(likely_answers(task)), None)
+        answer = next(iter(likely_answers(task) if answers is None else answers), None)
         if answer is None or not task.prompt:
             continue
         try:

@@ -71,6 +71,12 @@ async def _first(env: EnvFactory, task: Task) -> Observation | None:
             await made.close()
 
 
+def offered(env: EnvFactory, tasks: TaskSet) -> tuple[str, ...]:
+    """Some actions that an environment offers at a first observation."""
+    first = run_sync(_first(env, tasks[0]))
+    return () if first is None else tuple(first.actions or ())[:4]
+
+
 def _actions(observation: Observation | None) -> tuple[str, ...]:
     if observation is None:
         return ()

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from rlready.doctor.answers import gold_key, gold_of, options_of
 from rlready.findings import Findings, Where
 from rlready.seeds import rng
 from rlready.tasks.base import TaskSet, score_by_env
 from rlready.tasks.check import check_taskset
 from rlready.types import Message, Score, Task, Trajectory, Turn, Verdict
 
-GOLD = ("answer", "gold", "target", "solution", "label", "reference", "expected")
 FORMS = (
     "{}", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "<answer>{}</answer>", "<answer> {} </answer>",
     "<think>\na thought\n</think>\n<answer>\n{}\n</answer>", "<think>a thought</think><answer>{}</answer>",
@@ -294,35 +294,6 @@ class Bomb:
         if name.startswith("__"):  # what Python itself looks for
             raise AttributeError(name)
         self._boom()
-
-
-def gold_key(task: Task, scorer: Any = None) -> str | None:
-    """The key of a task's data that holds the right answer, as far as that can be told."""
-    columns = [c for c in getattr(scorer, "columns", ()) if _plain(task.data.get(c))]
-    if len(columns) == 1:
-        return str(columns[0])
-    return next((k for k in GOLD if _plain(task.data.get(k))), None)
-
-
-def gold_of(task: Task, scorer: Any = None) -> tuple[Task, str] | None:
-    """A task with its right answer as text."""
-    key = gold_key(task, scorer)
-    return None if key is None else (task, str(task.data[key]))
-
-
-def options_of(task: Task) -> list[str]:
-    """The options that a task's data list."""
-    for key in ("choices", "options", "classes", "labels", "actions"):
-        value = task.data.get(key)
-        if isinstance(value, (list, tuple)) and value:
-            return [str(v) for v in value]
-        if isinstance(value, Mapping) and value:
-            return [str(v) for v in value.values()]
-    return []
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float)) and not isinstance(value, bool) and bool(str(value).strip())
 
 
 def _with(task: Task, data: Mapping[str, Any]) -> Task:

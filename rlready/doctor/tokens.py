@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rlready.doctor.answers import GOLD, is_text, options_of
 from rlready.doctor.evidence import Evidence
 from rlready.errors import UserError
 from rlready.findings import Findings, Where
@@ -18,17 +19,18 @@ _THOUGHT = "<think>a thought</think>"
 
 
 def check_template(
-    tasks: Sequence[Task], renderer: Renderer, *, answers: Sequence[str] = (), room: int | None = None
+    tasks: Sequence[Task], renderer: Renderer, *, answers: Sequence[str] | None = None, room: int | None = None
 ) -> Findings:
     """Check that messages survive their way to token ids, and that the dialect only appends.
 
     Args:
         tasks: some tasks.
         renderer: the policy's.
-        answers: texts that a policy could say; by default strings of the tasks' data.
+        answers: texts that a policy could say; None: those that each task's data name.
         room: tokens that a prompt may have; None for no limit.
     """
     findings = Findings("template")
+    found = _Kinds(findings, len(tasks))
     lengths: list[int] = []
     distinct: dict[tuple[int, ...], tuple[Message, ...]] = {}
     alike = 0
@@ -39,24 +41,21 @@ def check_template(
         try:
             prompt = renderer.render(task.prompt)
         except UserError as error:
-            findings.error("round trip", f"task {task.id} cannot be rendered: {error}", where)
+            found.add("round trip", "rendered", f"The prompt cannot be rendered: {error}", where)
             continue
         lengths.append(len(prompt))
         alike += distinct.setdefault(tuple(prompt), task.prompt) != task.prompt
         if room is not None and len(prompt) > room:
-            findings.error(
-                "prompts", f"task {task.id}: the prompt has {len(prompt)} tokens, and the model has room for {room}.",
-                where, mend="Raise the model's length (tiny.max_len), or leave the task out.",
-            )  # fmt: skip
+            text = f"The prompt has {len(prompt)} tokens, and the model has room for {room}."
+            found.add("prompts", "room", text, where)
             continue
         shown = renderer.decode(prompt)
         for message in task.prompt:
             if words(message.text) not in words(shown):
-                findings.error(
-                    "round trip", f"task {task.id}: the {message.role} message is not what the ids decode to.", where
-                )
-        for answer in answers or likely_answers(task):
-            _check_answer(task, answer, prompt, renderer, findings)
+                found.add("round trip", "shown", f"The {message.role} message is not what the ids decode to.", where)
+        for answer in likely_answers(task) if answers is None else answers:
+            _check_answer(task, answer, prompt, renderer, found)
+    found.tell()
     if alike:
         findings.warning("prompts", f"{alike} of {len(lengths)} prompts have the ids of a prompt with other words.")
     if lengths:
@@ -68,38 +67,52 @@ def check_template(
     return findings
 
 
-def _check_answer(task: Task, answer: str, prompt: list[int], renderer: Renderer, findings: Findings) -> None:
+class _Kinds:
+    """Findings of many tasks: one of each kind, with the first place and a count."""
+
+    def __init__(self, findings: Findings, tasks: int) -> None:
+        self.findings, self.tasks = findings, tasks
+        self.first: dict[tuple[str, str], tuple[str, Where]] = {}
+        self.tasks_of: dict[tuple[str, str], set[str | None]] = {}
+
+    def add(self, check: str, kind: str, text: str, where: Where) -> None:
+        self.first.setdefault((check, kind), (text, where))
+        self.tasks_of.setdefault((check, kind), set()).add(where.task)
+
+    def tell(self) -> None:
+        """Make the findings; other ids on rendering afresh are a warning, all else an error."""
+        for (check, kind), (text, where) in self.first.items():
+            n = len(self.tasks_of[check, kind])
+            more = f" So in {n} of {self.tasks} tasks." if n > 1 else ""
+            (self.findings.warning if check == "rendering" else self.findings.error)(check, text + more, where)
+
+
+def _check_answer(task: Task, answer: str, prompt: list[int], renderer: Renderer, found: _Kinds) -> None:
     where = Where(task=task.id)
     try:
         said = renderer.encode_completion(answer)
     except UserError as error:
-        findings.error("round trip", f'task {task.id}: the answer "{answer}" cannot be written: {error}', where)
+        found.add("round trip", "written", f'The answer "{_short(answer)}" cannot be written: {error}', where)
         return
-    if words(renderer.decode(said)) != words(answer):
-        findings.error(
-            "round trip",
-            f'task {task.id}: "{answer}" becomes "{renderer.decode(said)}" on its way through the ids.', where,
-        )  # fmt: skip
+    back = renderer.decode(said)
+    if words(back) != words(answer):
+        text = f'The answer "{_short(answer)}" becomes "{_short(back)}" on its way through the ids.'
+        found.add("round trip", "decoded", text, where)
     if any(i in renderer.stop_ids for i in said[:-1]):
-        findings.error(
-            "round trip",
-            f'task {task.id}: the answer "{answer}" holds the end token, so it can never be said whole.', where,
-        )  # fmt: skip
+        text = f'The answer "{_short(answer)}" holds the end token, so it can never be said whole.'
+        found.add("round trip", "end", text, where)
     extended = renderer.extend(prompt, said, task.prompt[:1])
     afresh = renderer.render((*task.prompt, Message("assistant", answer), *task.prompt[:1]))
     start = prompt + said
     if extended[: len(start)] != start:
         at = _differs(extended, start)
         name = "prefix" if at < len(prompt) else "re-encoded"
-        findings.error(
-            name, "Extending the context changes what the model saw and said.", Where(task=task.id, token=at)
-        )
+        text = "Extending the context changes what the model saw and said."
+        found.add(name, "extend", text, Where(task=task.id, token=at))
     elif extended != afresh:
-        findings.warning(
-            "rendering",
-            f'After "{answer}", extending and rendering afresh differ from token {_differs(extended, afresh)} on.',
-            Where(task=task.id, token=_differs(extended, afresh)),
-        )
+        at = _differs(extended, afresh)
+        text = f'After "{_short(answer)}", extending and rendering afresh differ from token {at} on.'
+        found.add("rendering", "afresh", text, Where(task=task.id, token=at))
 
 
 def _check_thoughts(task: Task, renderer: Renderer, findings: Findings) -> None:
@@ -187,11 +200,9 @@ def _holds(ids: list[int], part: list[int]) -> bool:
 
 
 def likely_answers(task: Task) -> list[str]:
-    """Texts in a task's data that look like what a policy would say."""
-    named = [task.data[k] for k in ("answer", "gold", "target", "solution") if k in task.data]
-    found = named or list(task.data.values())
-    texts = [str(v) for v in found if isinstance(v, (str, int, float)) and not isinstance(v, bool)]
-    return [t for t in texts if t.strip()][:3]
+    """Texts in a task's data that are named as answers or options."""
+    texts = [str(task.data[key]) for key in GOLD if is_text(task.data.get(key))]
+    return (texts[:1] or options_of(task))[:3]
 
 
 def words(text: str) -> str:

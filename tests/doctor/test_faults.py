@@ -59,7 +59,7 @@ SOUND: dict[str, Callable[[], Setup]] = {
     "turns, minibatches and epochs": lambda: healthy.guess(algorithm=Right(minibatches=2, epochs=2)),
     "bytes": lambda: healthy.guess(
         policy=healthy.warm_policy(healthy.renderer(bpe=True)), params=SamplingParams(max_tokens=12)
-    ),  # fmt: skip
+    ),
 }
 
 

@@ -50,7 +50,7 @@ def test_a_renderer_that_loses_text() -> None:
             return super().decode(completion_ids).lower()
 
     found = errors(check_template(TASKS, words(kind=Loses)))
-    assert "the user message is not what the ids decode to" in found
+    assert "The user message is not what the ids decode to" in found
 
 
 def test_a_renderer_that_differs_when_it_renders_afresh() -> None:
@@ -65,19 +65,23 @@ def test_a_renderer_that_differs_when_it_renders_afresh() -> None:
 def test_answers_that_cannot_be_said() -> None:
     tasks = [*TASKS, Task.of("Say red aloud", answer="purple", n=1), Task.of("Say red aloud", answer="red <end> red")]
     found = check_template(tasks, words())
-    assert 'the answer "purple" cannot be written' in errors(found)
-    assert 'the answer "red <end> red" holds the end token' in errors(found)
+    assert 'The answer "purple" cannot be written' in errors(found)
+    assert 'The answer "red <end> red" holds the end token' in errors(found)
     assert "ids of a prompt" not in str(found), "the same question with other data is the task set's to tell"
     blanks = [*TASKS, Task.of(TASKS[0].prompt[0].text.replace(" ", "  "), answer="red", n=2)]
     assert f"1 of {len(blanks)} prompts have the ids of a prompt with other words" in str(
         check_template(blanks, words())
     )
     long = check_template(TASKS, words(), room=2)
-    assert f"task {TASKS[0].id}: the prompt has" in errors(long) and "room for 2." in errors(long)
+    assert (
+        "The prompt has" in errors(long) and long.errors[0].where.task == TASKS[0].id and "room for 2." in errors(long)
+    )
 
 
 def test_a_prompt_that_cannot_be_rendered() -> None:
-    assert "cannot be rendered: The word" in errors(check_template([Task((Message.user("unheard of"),))], words()))
+    assert "The prompt cannot be rendered: The word" in errors(
+        check_template([Task((Message.user("unheard of"),))], words())
+    )
 
 
 @pytest.mark.parametrize("slip", ["context", "nothing", "twice"])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from rlready.algorithms.presets import GRPO
 from rlready.curriculum.samplers import Uniform
+from rlready.doctor import Setup
 from rlready.dream.annotate import ProgramAnnotator
 from rlready.dream.model import DreamConfig
 from rlready.dreaming import Dream, DreamOptions
@@ -104,6 +105,23 @@ SMOKE = Config(
     model=DreamConfig(model=TinyConfig(dim=64, layers=2, heads=4, kv_heads=1), epochs=8, batch_tokens=1500, lr=4e-3),
     dream=DreamOptions(check_every=1, check_tasks=8, allowed=1.0, max_failures=1.0),
 )
+
+
+def setup(run: Run, config: Config = SMOKE) -> Setup:
+    """What `rlready doctor dreamgym` examines: GRPO in the real environment, from a hastily cloned agent."""
+    world = telecom("both")
+    renderer = ChatRenderer(word_tokenizer(world.vocabulary, specials=("<pad>", "<s>", ">")))
+    shape = replace(config.agent, vocab_size=len(renderer.tokenizer))
+    policy = TinyPolicy.create(renderer, shape, run.seed, OptimizerConfig(lr=config.clone_lr))
+    script = ScriptActor(world.scripts, renderer, closing=world.closing, mix=DEMONSTRATIONS, seed=run.seed)
+    train_tasks = world.splits["train"]
+    shown = play_logs(run, "demonstrations", train_tasks, world.env, script, config.demonstrations, source="script")
+    clone(run, policy, shown.rows, epochs=config.clone_epochs, batch_tokens=config.batch_tokens, label="clone")
+    held_out = {name: tasks for name, tasks in world.splits.items() if name != "train"}
+    return Setup(
+        policy, train_tasks, world.env, GRPO(minibatches=config.minibatches, seed=run.seed),
+        SamplingParams(temperature=1.0), seed=run.seed, splits=held_out, closing=world.closing, name="dreamgym",
+    )  # fmt: skip
 
 
 def smoke(run: Run, config: Config = SMOKE) -> Report:
