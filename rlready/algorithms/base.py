@@ -316,6 +316,15 @@ def run_mean(stream: str, values: torch.Tensor, batch: Batch) -> torch.Tensor:
         return (weight * torch.where(weight > 0, values, 0.0)).sum() / batch.denominators[f"{stream}/run"]
 
 
+def run_means(stream: str, values: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, torch.Tensor]:
+    """`run_mean` of several columns at once, which is as cheap as one."""
+    weight = batch.weights[stream]
+    with torch.no_grad():
+        stacked = torch.where(weight > 0, torch.stack(list(values.values())), 0.0)
+        means = (weight * stacked).sum((1, 2)) / batch.denominators[f"{stream}/run"]
+        return dict(zip(values, means.unbind(), strict=True))
+
+
 def run_weights(rows: Sequence[Row]) -> dict[str, float]:
     """Total weight per stream of the rows that are run, under the name "<stream>/run"."""
     return {

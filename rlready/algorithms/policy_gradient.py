@@ -30,14 +30,14 @@ import numpy as np
 import torch
 
 from rlready.algorithms import kl as kl_terms
-from rlready.algorithms.base import Algorithm, Average, only_valid, run_mean, trajectories_of
+from rlready.algorithms.base import Algorithm, Average, only_valid, run_mean, run_means, trajectories_of
 from rlready.algorithms.credit import CREDITS, Advantage, Doubles
 from rlready.algorithms.kl import Estimator, Gradient, Place
 from rlready.algorithms.mismatch import Mismatch, bounds, factors
 from rlready.algorithms.policy_fields import check
 from rlready.algorithms.policy_loss import Parts, assemble
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy, require_learner
+from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy, beside, require_learner
 from rlready.rollout.compile import OBSERVE
 from rlready.types import Group, Row, Trajectory
 
@@ -219,7 +219,7 @@ class PolicyGradient(Algorithm):
         await self.credit(groups, policy)
         if in_reward and not self.reads_costs:
             kl_terms.deduct(groups)
-        return self.fit(policy, self.compile(groups)) | noted
+        return await beside(policy, lambda: self.fit(policy, self.compile(groups))) | noted
 
     def compile(self, groups: Sequence[Group]) -> list[Row]:
         """Rows; those of masked answers are left out, and only right answers are imitated."""
@@ -339,20 +339,20 @@ class PolicyGradient(Algorithm):
             parts = assemble(self, outputs, batch) if given is None else given
             ratio, gap = parts.ratio.detach(), parts.gap.detach()
             entropy = -outputs.logprobs if outputs.entropy is None else outputs.entropy
-            result.metrics |= {
-                "ratio/mean": run_mean("policy", ratio, batch),
-                "ratio/max": ratio[parts.mask].max() if parts.mask.any() else torch.tensor(1.0),
-                "clip/fraction": run_mean("policy", parts.clipped, batch),
-                "kl/behaviour": run_mean("policy", torch.expm1(gap) - gap, batch),
-                "entropy": run_mean("policy", entropy, batch),
+            each = {
+                "ratio/mean": ratio,
+                "clip/fraction": parts.clipped,
+                "kl/behaviour": torch.expm1(gap) - gap,
+                "entropy": entropy,
             }
-            if self.opsm is not None:
-                result.metrics["opsm"] = run_mean("policy", parts.dropped, batch)
+            if parts.dropped is not None:
+                each["opsm"] = parts.dropped
+            if outputs.reference is not None:
+                each["kl/reference"] = kl_terms.kl_value(outputs.logprobs, outputs.reference, self.kl_estimator)
+            result.metrics |= run_means("policy", each, batch)
+            result.metrics["ratio/max"] = torch.where(parts.mask, ratio, 0.0).amax()
             if self.observe:
                 result.metrics["observe/nll"] = run_mean(OBSERVE, -outputs.logprobs, batch)
-            if outputs.reference is not None:
-                value = kl_terms.kl_value(outputs.logprobs, outputs.reference, self.kl_estimator)
-                result.metrics["kl/reference"] = run_mean("policy", value, batch)
         return result
 
     def watch(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor | float]:
@@ -360,13 +360,14 @@ class PolicyGradient(Algorithm):
         mask = batch.weights["policy"] > 0
         gap = torch.where(mask, outputs.logprobs - batch.logprobs, 0.0).clamp(-20, 20)
         w = gap.exp()
-        return {
-            "mismatch/kl": run_mean("policy", torch.expm1(gap) - gap, batch),
-            "mismatch/mean": run_mean("policy", w, batch),
-            "mismatch/square": run_mean("policy", w.square(), batch),
-            "mismatch/abs": run_mean("policy", gap.abs().exp(), batch),
-            "mismatch/max": w[mask].max() if mask.any() else torch.tensor(1.0),
+        each = {
+            "mismatch/kl": torch.expm1(gap) - gap,
+            "mismatch/mean": w,
+            "mismatch/square": w.square(),
+            "mismatch/abs": gap.abs().exp(),
         }
+        peak = torch.where(mask, w, 0.0).amax()
+        return {**run_means("policy", each, batch), "mismatch/max": peak}
 
     def fit(self, policy: Policy, rows: Sequence[Row]) -> dict[str, float]:
         """As `Algorithm.fit`; `mismatch/std` and `mismatch/ess` are made of the first minibatch's moments."""

@@ -12,6 +12,7 @@ from rlready.algorithms import trust
 from rlready.algorithms.base import STEP, VERSION
 from rlready.algorithms.mismatch import bounds
 from rlready.algorithms.streams import (
+    LOG_RATIO_BOUND,
     column,
     interpolated,
     log_ratio,
@@ -37,7 +38,7 @@ class Parts:
         ratio: the ratio that the trust region saw.
         loss: of each token.
         clipped: share of each token's gradient that was taken away.
-        dropped: 1 where `opsm` dropped a token.
+        dropped: 1 where `opsm` dropped a token; None where it is off.
     """
 
     mask: torch.Tensor
@@ -45,7 +46,7 @@ class Parts:
     ratio: torch.Tensor
     loss: torch.Tensor
     clipped: torch.Tensor
-    dropped: torch.Tensor
+    dropped: torch.Tensor | None
 
 
 def assemble(rules: PolicyGradient, outputs: Outputs, batch: Batch) -> Parts:
@@ -58,14 +59,14 @@ def assemble(rules: PolicyGradient, outputs: Outputs, batch: Batch) -> Parts:
     old = torch.where(mask, batch.logprobs, 0.0)
     advantage = torch.where(mask, batch.advantage, 0.0)
     owner = owners(batch.rows) if rules.couples else None
-    gap = log_r = log_ratio(new, old, mask)
+    gap = log_r = (new - old).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     if rules.anchor == "start":
         log_r = log_ratio(new, torch.where(mask, column(batch, _start), 0.0), mask)
     elif rules.anchor == "interpolated":
         log_r, behind = interpolated(gap, column(batch, _shares(batch)))
         if rules.mismatch == "truncate":
             advantage = advantage * behind.exp().clamp(max=bounds("truncate", None, rules.mismatch_high)[1])
-    dropped = torch.zeros_like(gap)
+    dropped = None
     if rules.opsm is not None:
         late = (advantage < 0) & (-trajectory_mean(gap.detach(), mask, owner) > rules.opsm)
         advantage, dropped = torch.where(late, 0.0, advantage), late.to(gap.dtype)
