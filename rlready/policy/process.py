@@ -398,7 +398,7 @@ def _start(memory: BinaryIO, words: BinaryIO) -> tuple[socket.socket, int, subpr
     variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rlready.policy.process_host", *map(str, given)],
+            [sys.executable, "-m", "rlready.policy.process_host", str(os.getpid()), *map(str, given)],
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
@@ -439,7 +439,7 @@ def _last_words(words: BinaryIO) -> str:
 def in_process(policy: Policy, *, in_flight: InFlight = "recompute", threads: int = 1) -> Iterator[TinyPolicy]:
     """The same policy, which samples in a process of its own while the block runs.
 
-    Renderer and learner are those of the policy given, whose own sampler gets what was learned when the block ends well.
+    Renderer and learner are those of the policy given; its own sampler gets what was learned when the block ends well.
 
     Args:
         policy: a tiny policy with a learner.

@@ -1,8 +1,9 @@
 """The child's side of `ProcessSampler`: the engine, between two steps of which it listens.
 
-Started as `python -m rlready.policy.process_host LINE MEMORY ACKNOWLEDGEMENTS`, three file descriptors. It never blocks
-on what it has to say, so neither side can wait for the other for ever, and it ends when the parent's end of the line
-closes, which the system does however the parent ends, or when it finds itself with another parent.
+Started as `python -m rlready.policy.process_host PARENT LINE MEMORY ACKNOWLEDGEMENTS`: a process id and three file
+descriptors. It never blocks on what it has to say, so neither side can wait for the other for ever, and it ends when
+the parent's end of the line closes, which the system does however the parent ends, or when it finds itself with another
+parent.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ _LOOK_AROUND_S = 0.5
 class Host:
     """The engine and its line to the parent."""
 
-    def __init__(self, line: socket.socket, memory: int, acknowledgements: int) -> None:
-        self._line, self._memory, self._acknowledgements = line, memory, acknowledgements
-        self._parent = os.getppid()
+    def __init__(self, parent: int, line: socket.socket, memory: int, acknowledgements: int) -> None:
+        self._parent, self._line, self._memory, self._acknowledgements = parent, line, memory, acknowledgements
         self._inbox, self._outbox = bytearray(), bytearray()
         self._engine: Engine | None = None
         self._shared: Shared | None = None
@@ -145,13 +145,13 @@ class Host:
 
 def main() -> None:
     """Serve the parent that started this process."""
-    line, memory, acknowledgements = map(int, sys.argv[1:4])
+    parent, line, memory, acknowledgements = map(int, sys.argv[1:5])
     for descriptor in (line, memory, acknowledgements):
         os.set_inheritable(descriptor, False)
     os.dup2(2, 1)  # what libraries print must not end up in the parent's output
     with socket.socket(fileno=line) as connection:
         connection.setblocking(False)
-        Host(connection, memory, acknowledgements).run()
+        Host(parent, connection, memory, acknowledgements).run()
 
 
 if __name__ == "__main__":

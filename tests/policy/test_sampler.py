@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,8 @@ import torch
 
 from rlready.errors import UserError
 from rlready.policy.base import Choices, Sample, SampleRequest, SamplingParams
-from rlready.policy.tiny import TinyLearner
+from rlready.policy.tiny import TinyLearner, TinyModel, TinySampler
+from rlready.policy.tiny.engine import Row
 from tests.policy.tiny_fixtures import SETTINGS, TREE, VOCAB, model, prompts, row, run, sampler
 
 
@@ -421,3 +424,135 @@ def test_stats_count_time_and_tokens() -> None:
     assert s.stats.tokens == 20 and 0 < s.stats.forward < s.stats.busy and 0 < s.stats.overhead < 1
     s.stats.reset()
     assert s.stats.tokens == 0 and s.stats.busy == 0
+
+
+def in_flight(
+    s: TinySampler, request: SampleRequest, new: TinyModel, after: int, then: list[SampleRequest]
+) -> list[Sample]:
+    """One request whose weights change after some steps; the others arrive right then."""
+
+    async def main() -> list[Sample]:
+        task = asyncio.ensure_future(s.sample([request]))
+        begun = s.stats.steps
+        while s.stats.steps < begun + after:
+            await asyncio.sleep(0)
+        s.load(new.state_dict(), 1)
+        rest = await asyncio.gather(*(s.sample([r]) for r in then))
+        return [*(await task), *(x for samples in rest for x in samples)]
+
+    return asyncio.run(main())
+
+
+def test_kept_caches_serve_what_is_in_flight_and_nobody_else() -> None:
+    """In flight the old keys and values stay; branches of the session, its next turn and others start afresh."""
+    one, two = model(1), model(2)
+    s = sampler(one, in_flight="keep")
+    params = SamplingParams(max_tokens=12)
+    request = SampleRequest([1, 2, 3, 4], params, 3, "s")
+    branches = [SampleRequest(p, params, 9 + i, k) for i, (p, k) in enumerate(
+        [([1, 2, 3, 4], "s"), ([1, 2, 3, 4, 5], "s"), ([1, 2, 3, 4], "t"), ([1, 2, 3, 4], None)])]  # fmt: skip
+    sample, *others = in_flight(s, request, two, 5, branches)
+    assert sample.version == [0] * 5 + [1] * 7
+    same(others, [run(sampler(two), [replace_session(r)])[0] for r in branches])
+    assert all(o.version == 1 for o in others)
+    old, new = (TinyLearner(m).logprobs([row(request, sample)])[0][4:] for m in (one, two))
+    assert sample.logprobs[:5] == pytest.approx(old[:5], abs=1e-4)
+    assert np.abs(np.asarray(sample.logprobs[5:]) - new[5:]).max() > 1e-2  # drawn over the old keys and values
+    before = s.stats.prefill_tokens
+    follow = SampleRequest([*request.prompt_ids, *sample.completion_ids, 7], params, 30, "s")
+    (again,) = run(s, [follow])
+    same([again], run(sampler(two), [replace_session(follow)]))
+    assert s.stats.prefill_tokens - before == len(follow.prompt_ids)  # none of it was reused
+    before = s.stats.prefill_tokens
+    run(s, [SampleRequest([*follow.prompt_ids, *again.completion_ids, 7], params, 31, "s")])
+    assert s.stats.prefill_tokens - before == 2  # from here on all of it is
+
+
+def test_kept_caches_cost_nothing_and_recomputing_does() -> None:
+    one, two = model(1), model(2)
+    request = SampleRequest(prompts(1, 20, 20)[0], SamplingParams(max_tokens=12), 3)
+    forward = {}
+    for mode in ("keep", "recompute"):
+        s = sampler(one, in_flight=mode)
+        seen: list[int] = []
+        decode = s._engine.decoder.forward
+        s._engine.decoder.forward = lambda p, cache, seen=seen, decode=decode: (  # type: ignore[method-assign]
+            seen.append(len(p.tokens)), decode(p, cache))[1]  # fmt: skip
+        in_flight(s, request, two, 5, [])
+        forward[mode] = sum(seen)
+    assert forward == {"keep": 20 + 11, "recompute": 20 + 4 + 25 + 6}
+
+
+def test_unknown_ways_with_rows_in_flight_are_refused() -> None:
+    with pytest.raises(UserError, match='in_flight="restart" is unknown; choose recompute or keep'):
+        sampler(model(), in_flight="restart")
+
+
+@pytest.mark.parametrize("mode", ["recompute", "keep"])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_a_sample_of_one_version_is_that_of_a_fresh_engine(mode: str, seed: int) -> None:
+    """Calls, weights and cancellations at random moments, few slots, branching sessions.
+
+    A sample that was drawn under one version alone never sees what was computed under another one; with "recompute"
+    every token has the log-prob of its version.
+    """
+    chance = random.Random(seed)
+    models = [model(i) for i in range(3)]
+    s = sampler(models[0], in_flight=mode, max_batch=5, cache_bytes=0)
+    done: list[tuple[SampleRequest, Sample]] = []
+    stems = prompts(3, 4, 9, seed=seed)
+
+    async def one(i: int) -> None:
+        for _ in range(chance.randrange(40)):
+            await asyncio.sleep(0)
+        stem = list(chance.choice(stems))
+        session = chance.choice([None, 0, 1, 2])
+        for turn in range(2):
+            params = SamplingParams(max_tokens=chance.randrange(1, 12))
+            request = SampleRequest(list(stem), params, 10 * i + turn, session)
+            (sample,) = await s.sample([request])
+            done.append((request, sample))
+            stem += [*sample.completion_ids, chance.randrange(VOCAB)]
+
+    async def main() -> None:
+        calls = [asyncio.ensure_future(one(i)) for i in range(30)]
+        version = 0
+        while not all(call.done() for call in calls):
+            for _ in range(chance.randrange(1, 25)):
+                await asyncio.sleep(0)
+            version += 1
+            s.load(models[version % 3].state_dict(), version)
+            if chance.random() < 0.2:
+                chance.choice(calls).cancel()
+            if chance.random() < 0.2:
+                s.release(chance.randrange(3))
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(main())
+    whole = [(r, x) for r, x in done if isinstance(x.version, int)]
+    assert len(whole) > 5 and len(done) - len(whole) > 5
+    for r, x in whole:
+        same([x], run(sampler(models[x.version % 3]), [replace_session(r)]))  # type: ignore[operator]
+    for r, x in done:
+        versions = [x.version] * len(x.completion_ids) if isinstance(x.version, int) else x.version
+        assert len(versions) == len(x.completion_ids) and versions == sorted(versions)
+        given = [TinyLearner(m).logprobs([row(r, x)])[0][len(r.prompt_ids) :] for m in models]
+        least = len(versions) if mode == "recompute" else versions.count(versions[0])
+        for t in range(least):
+            assert x.logprobs[t] == pytest.approx(float(given[versions[t] % 3][t]), abs=1e-4)
+
+
+def test_weights_that_come_between_admission_and_the_first_step_void_the_prefix() -> None:
+    one, two = model(1), model(2)
+    s = sampler(one, in_flight="keep")
+    params = SamplingParams(max_tokens=4)
+    (first,) = run(s, [SampleRequest([1, 2, 3], params, 1, "s")])
+    request = SampleRequest([1, 2, 3, *first.completion_ids, 5], params, 2, "s")
+    rows = deque([Row(request), Row(request)])
+    with torch.inference_mode():
+        s._engine.admit(rows)
+        s._engine.load(two.state_dict(), 1)
+        finished = [row for _ in range(4) for row in s._engine.step()]
+    drawn = [row.result for row in finished if row.result is not None]
+    same(drawn, run(sampler(two), [replace_session(request)] * 2))
+    assert [x.version for x in drawn] == [1, 1]

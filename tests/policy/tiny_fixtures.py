@@ -35,8 +35,8 @@ def model(seed: int = 0, **changes: object) -> TinyModel:
     return made
 
 
-def sampler(made: TinyModel, **options: int) -> TinySampler:
-    return TinySampler(made.config, made.state_dict(), **options)
+def sampler(made: TinyModel, **options: object) -> TinySampler:
+    return TinySampler(made.config, made.state_dict(), **options)  # type: ignore[arg-type]
 
 
 def prompts(n: int, low: int = 1, high: int = 20, seed: int = 0) -> list[list[int]]:
