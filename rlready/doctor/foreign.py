@@ -187,22 +187,46 @@ def _ours(place: str, i: int, record: Mapping[str, Any], records: list[Record]) 
 
 
 def _atif(place: str, i: int, record: Mapping[str, Any], records: list[Record]) -> None:
-    last: int | None = None
     extra = record.get("extra") or {}
+    ours = extra.get("rlready") or {}
     final = record.get("final_metrics") or {}
-    reward = next((_number(s.get(k)) for s in (extra, final, record) for k in ("reward", "score") if k in s), None)
-    group = str(extra.get("task_id") or record.get("task_id") or record.get("session_id") or i)
-    for j, step in enumerate(record["steps"]):
+    holders = (ours, extra, final, final.get("extra") or {}, record)
+    reward = next((_number(h.get(k)) for h in holders for k in ("reward", "score") if k in h), None)
+    group = (ours.get("task") or {}).get("id") or extra.get("task_id") or record.get("task_id")
+    base, turn = len(records), 0
+    for step in record["steps"]:
         metrics = step.get("metrics") or {}
         said = metrics.get("completion_token_ids")
         if step.get("source", "agent") != "agent" or not said:
             continue
-        prompt = metrics.get("prompt_token_ids")
-        records.append(Record(
-            place, i, j, None if prompt is None else list(prompt), list(said), _list(metrics.get("logprobs")), None,
-            [1.0] * len(said), None, reward, group, None, last if prompt is not None else None,
-        ))  # fmt: skip
-        last = len(records) - 1
+        told = ((step.get("extra") or {}).get("rlready") or {}).get("turn")
+        prompt = _list(metrics.get("prompt_token_ids"))
+        parent = _parent(told, prompt, records, base, turn)
+        made = Record(
+            place, i, turn, prompt, list(said), _list(metrics.get("logprobs")), None, [1.0] * len(said), None, reward,
+            None if group is None else str(group), parent=parent,
+        )  # fmt: skip
+        if told is not None:
+            made.stop = told.get("stop", "end")
+            made.mask = [float(told.get("trainable", True))] * len(said)
+            advantage = told.get("advantage")
+            made.advantages = [float(advantage)] * len(said) if isinstance(advantage, (int, float)) else advantage
+        records.append(made)
+        turn += 1
+
+
+def _parent(
+    told: Mapping[str, Any] | None, prompt: list[int] | None, records: list[Record], base: int, turn: int
+) -> int | None:
+    """Which record a step continues: as it says, else the one before it where its prompt is as long as that context."""
+    if told is not None:
+        parent = told.get("parent")
+        return None if parent is None else base + int(parent)
+    if turn == 0 or prompt is None:
+        return None
+    before = records[-1]
+    whole = len(before.prompt or ()) + len(before.completion or ())
+    return len(records) - 1 if len(prompt) >= whole else None  # a shorter one is a context that was rewritten
 
 
 def _dump(place: str, i: int, record: Mapping[str, Any], keys: Mapping[str, str], records: list[Record]) -> None:

@@ -22,14 +22,15 @@ def check_splits(train: TaskSet, splits: Mapping[str, TaskSet], found: Findings)
     """
     distinct = {name: tasks for name, tasks in splits.items() if [t.id for t in tasks] != [t.id for t in train]}
     ids = {task.id: i for i, task in enumerate(train)}
+    played = train.scorer is score_by_env
     texts: dict[str, int] = {}
     for i, task in enumerate(train):
-        texts.setdefault(fingerprint(task, train.scorer is score_by_env), i)
+        texts.setdefault(fingerprint(task, played), i)
     for name, tasks in distinct.items():
         same = [(j, ids[task.id]) for j, task in enumerate(tasks) if task.id in ids]
         alike = [
             (j, texts[key]) for j, task in enumerate(tasks)
-            if (key := fingerprint(task, tasks.scorer is score_by_env)) in texts and task.id not in ids
+            if (key := fingerprint(task, played)) in texts and task.id not in ids
         ]  # fmt: skip
         hits = same + alike
         if not hits:
