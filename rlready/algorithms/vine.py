@@ -17,6 +17,7 @@ forked, and `bind` says so.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from rlready.scoring import Scorer
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
 from rlready.types import Group, Row, Trajectory, Turn
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,12 @@ class VinePPO(PolicyGradient):
             policy, states, k=self.k, params=self._bound.params, score=self._bound.score,
             seed=derive(self.seed, "vine", policy.version), reward=self.reward,
         )  # fmt: skip
+        if plans and all(len(plan.starts) == 1 for plan in plans) and not self.__dict__["_noted"]:
+            log.warning(
+                'VinePPO: every answer is a single step by the rule "%s", so credit is the score less its expectation, '
+                "and no step is told from another. Choose steps that cut these answers.",
+                self.steps.kind,
+            )
         given = iter(estimates.means)
         for plan, n in zip(plans, asked, strict=True):
             plan.values = filled([next(given) for _ in range(n)], len(plan.starts), plan.score)

@@ -275,5 +275,5 @@ class _Keeper:
         return self.forward(rows, loss, kept, **options)
 
     def step(self) -> dict[str, float]:
-        self.kept = take_gradients(self._learner)
+        self.kept = {name: g.float().cpu() for name, g in take_gradients(self._learner).items()}
         return {"grad_norm": math.sqrt(sum(float(g.square().sum()) for g in self.kept.values())), "lr": 0.0}

@@ -144,6 +144,16 @@ def test_an_answer_that_cannot_be_cut_is_dropped_and_counted() -> None:
     assert len(groups[0].valid) == 3 and all(t.turns[0].advantage is not None for t in groups[0].valid)
 
 
+def test_answers_of_one_step_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    policy, tasks = coins.policy(), coins.tasks()
+    algorithm = VinePPO(steps=StepRule("line")).bind(tasks, ChatEnv, PARAMS)
+    for _ in range(2):
+        assert credited(algorithm, policy, played(policy, tasks))["vine/steps"] == 1
+    assert [r.message for r in caplog.records if "single step" in r.message] and len(caplog.records) == 1
+    credited(VinePPO(steps=EVERY).bind(tasks, ChatEnv, PARAMS), policy, played(policy, tasks))
+    assert len(caplog.records) == 1
+
+
 def test_where_no_probe_could_be_judged_the_step_is_not_blamed() -> None:
     policy = coins.policy(p=0.0)
     tasks = coins.tasks(coins.fails_on_tails)
