@@ -57,10 +57,25 @@ def renderer() -> ChatRenderer:
     )
 
 
-def warm_start(seed: int, *, steps: int = 400, lr: float = 2e-3) -> Policy:
-    """A 0.8M-parameter policy trained on worked answers, then on a mixture in which half answer at once."""
+def warm_start(
+    seed: int, *, steps: int = 400, mixed: int | None = None, direct: float = DIRECT_SHARE, lr: float = 2e-3,
+    dim: int = 128, layers: int = 4,
+) -> Policy:  # fmt: skip
+    """A policy (0.8M parameters) trained on worked answers, then on a mixture in which a share answers at once.
+
+    Fewer steps of work and a larger share of direct answers make a start from which there is more to learn.
+
+    Args:
+        seed: of weights and examples.
+        steps: on worked answers.
+        mixed: on the mixture; a quarter as many by default.
+        direct: share of direct answers in it.
+        lr: of the first part; the second has a quarter.
+        dim: width of the model.
+        layers: of the model.
+    """
     render = renderer()
-    config = TinyConfig(vocab_size=len(render.tokenizer), dim=128, layers=4, heads=4, kv_heads=1, max_len=128)
+    config = TinyConfig(vocab_size=len(render.tokenizer), dim=dim, layers=layers, heads=4, kv_heads=1, max_len=128)
     policy = TinyPolicy.create(render, config, seed=seed, optimizer=OptimizerConfig(lr=lr, warmup=20))
 
     def train(steps: int, share: float, purpose: str) -> None:
@@ -77,7 +92,7 @@ def warm_start(seed: int, *, steps: int = 400, lr: float = 2e-3) -> Policy:
     train(steps, 0.0, "worked")
     assert policy.learner is not None
     policy.learner.configure(OptimizerConfig(lr=lr / 4))
-    train(steps // 4, DIRECT_SHARE, "mixed")
+    train(steps // 4 if mixed is None else mixed, direct, "mixed")
     return policy
 
 

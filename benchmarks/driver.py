@@ -31,6 +31,8 @@ class Side:
             "OMP_NUM_THREADS": str(setting.threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }  # fmt: skip
+        if setting.packages:
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [setting.packages, os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
             command, env=env, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )

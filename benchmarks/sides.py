@@ -30,12 +30,14 @@ class Setting:
         threads: torch threads.
         micro: completions per forward and backward pass; rlready cuts its own micro-batches.
         program: the file of the sides.
+        packages: a folder of packages that come before the installed ones, such as another release of TRL.
     """
 
     side: str
     threads: int
     micro: int = PROMPTS * GROUP
     program: str = "sides.py"
+    packages: str = ""
 
     def __str__(self) -> str:
         return f"{self.side}, threads {self.threads}" + (f", micro-batch {self.micro}" if self.side == "trl" else "")

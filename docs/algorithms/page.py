@@ -114,7 +114,7 @@ def task() -> str:
     sentences = [
         f"{len(measured)} presets, {many}, {s['steps']} updates of {s['prompts']} tasks x {s['group']} answers "
         f"({s['steps'] * s['prompts'] * s['group']:,} samples), learning rate {s['lr']:g}, AdamW {s['betas']}, "
-        f"gradient clipped at {s['clip']:g}, one model of {s['model']['layers']} layers and width {s['model']['dim']}; "
+        f"gradient clipped at {s['clip']:g}, one model of {s['start']['layers']} layers and width {s['start']['dim']}; "
         f"success is {100 * begun:.0f}% at first.",
     ]
     vine = measured.get("vineppo")

@@ -36,8 +36,7 @@ from rlready.algorithms import ALGORITHMS, Algorithm  # noqa: E402
 from rlready.curriculum.samplers import Uniform  # noqa: E402
 from rlready.envs.chat import ChatEnv  # noqa: E402
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams, require_learner  # noqa: E402
-from rlready.policy.supervised import fit  # noqa: E402
-from rlready.policy.tiny import TinyConfig, TinyPolicy, load_policy, save_policy  # noqa: E402
+from rlready.policy.tiny import load_policy, save_policy  # noqa: E402
 from rlready.rollout.collect import Collector  # noqa: E402
 from rlready.seeds import rng  # noqa: E402
 from rlready.tasks.base import TaskSet  # noqa: E402
@@ -47,8 +46,7 @@ RESULTS = HERE / "results"
 SEEDS = (0, 1, 2, 3, 4)
 SETTING = {
     "steps": 60, "prompts": 16, "group": 8, "max_tokens": 24, "lr": 1e-4, "betas": [0.9, 0.95], "clip": 1.0,
-    "model": {"dim": 96, "layers": 3, "heads": 4, "kv_heads": 1, "max_len": 128},
-    "start": {"worked": 300, "mixed": 60, "direct": 0.9, "lr": 2e-3},
+    "start": {"steps": 300, "mixed": 60, "direct": 0.9, "lr": 2e-3, "dim": 96, "layers": 3},
 }  # fmt: skip
 # What a preset cannot do without and has no default for, or has no use without.
 FIELDS: dict[str, dict[str, Any]] = {
@@ -68,21 +66,7 @@ def start(folder: Path) -> Path:
     where = folder / "start"
     if (where / "config.json").exists():
         return where
-    s: dict[str, Any] = SETTING["start"]  # type: ignore[assignment]
-    renderer = chain.renderer()
-    config = TinyConfig(vocab_size=len(renderer.tokenizer), **SETTING["model"])  # type: ignore[arg-type]
-    policy = TinyPolicy.create(renderer, config, seed=0, optimizer=OptimizerConfig(lr=s["lr"], warmup=20))
-    for steps, direct, purpose in ((s["worked"], 0.0, "worked"), (s["mixed"], s["direct"], "mixed")):
-        rows = []
-        for i in range(steps * chain.BATCH):
-            draw = rng(0, purpose, i)
-            prompt, worked, at_once, _ = chain.problem(draw)
-            said = at_once if draw.random() < direct else worked
-            ids = renderer.render((Message.user(prompt),))
-            rows.append(Row.from_segments([(ids, 0.0), (renderer.encode_completion(said), 1.0)]))
-        fit(policy, rows, [range(i, i + chain.BATCH) for i in range(0, len(rows), chain.BATCH)])
-        require_learner(policy).configure(OptimizerConfig(lr=s["lr"] / 4))
-    save_policy(policy, where)
+    save_policy(chain.warm_start(0, **SETTING["start"]), where)  # type: ignore[arg-type]
     return where
 
 
