@@ -1,7 +1,7 @@
 """What problems and thoughts sound like in four languages. All sentences are ours.
 
-Words are parted by blanks, and `{...}` are filled in by `tasks`: a, b the numbers
-of the problem, s a step in between, t a second one, r the result, n the thing counted, p a name.
+Words are parted by blanks, and `{...}` are filled in by `tasks`: a, b the numbers of the problem, f what is
+reckoned, as a formula, r the result, n the thing counted, p a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Language:
         minutes, days: the words for what the two unit problems ask for.
         questions: by kind, ways to ask.
         openers: ways to begin a thought; one may be empty.
-        steps: by kind, ways to reckon.
+        steps: by kind, ways to lead over to the formula.
         checks: sentences that add length and nothing else.
         answers: ways to say the answer; `{x}` is the box.
     """
@@ -58,23 +58,14 @@ ENGLISH = Language(
     },
     ("", "Let us see what we know .", "I will do this step by step ."),
     {
-        "add": (
-            "I add {a} and {b} . The ones give {s} together , and with the {t} that makes {r} .",
-            "We must add both numbers . The ones are {s} , the tens are {t} , so there are {r} .",
-        ),
-        "subtract": (
-            "I take {b} away from {a} , and that leaves {r} .",
-            "We must subtract . From {a} we go back {b} steps and get to {r} .",
-        ),
-        "multiply": (
-            "I multiply {a} by {b} . The tens give {s} and the ones give {t} , so together we have {r} .",
-            "Each box holds the same . The tens give {s} , the ones {t} . That makes {r} .",
-        ),
-        "hours": ("I turn the hours into minutes , which gives {s} . With {b} more that makes {r} .",),
-        "weeks": ("I turn the weeks into days , which gives {s} . With {b} more that makes {r} .",),
+        "add": ("I add the two numbers , {f} .", "We must put both numbers together , so {f} ."),
+        "subtract": ("I take the second number away , {f} .", "We must subtract here , so {f} ."),
+        "multiply": ("I multiply the two numbers , {f} .", "Each box holds just as many , so {f} ."),
+        "hours": ("I turn the hours into minutes first , {f} .", "An hour has sixty minutes , so {f} ."),
+        "weeks": ("I turn the weeks into days first , {f} .", "A week has seven days , so {f} ."),
     },
     (
-        "I want to check this once more . The numbers are {a} and {b} , and the result is still {r} .",
+        "I want to check this once more . The result is still {r} .",
         "Looking at it again , nothing has changed . It should really be {r} .",
     ),
     ("The final answer is {x} {n} .", "So there are {x} {n} in the end ."),
@@ -100,23 +91,14 @@ FRENCH = Language(
     },
     ("", "Voyons ce que nous savons .", "Je vais le faire pas à pas ."),
     {
-        "add": (
-            "J'ajoute {a} et {b} . Les unités donnent {s} ensemble , et avec les {t} cela fait {r} .",
-            "Il faut additionner les deux nombres . Les unités font {s} , les dizaines {t} , donc il y en a {r} .",
-        ),
-        "subtract": (
-            "J'enlève {b} de {a} , et cela laisse {r} .",
-            "Il faut soustraire . Depuis {a} on recule de {b} pas et on arrive à {r} .",
-        ),
-        "multiply": (
-            "Je multiplie {a} par {b} . Les dizaines donnent {s} et les unités donnent {t} , donc nous avons {r} .",
-            "Chaque boîte contient autant . Les dizaines donnent {s} , les unités {t} . Cela fait {r} .",
-        ),
-        "hours": ("Je change les heures en minutes , ce qui donne {s} . Avec {b} de plus cela fait {r} .",),
-        "weeks": ("Je change les semaines en jours , ce qui donne {s} . Avec {b} de plus cela fait {r} .",),
+        "add": ("J'ajoute les deux nombres , {f} .", "Il faut mettre les deux nombres ensemble , donc {f} ."),
+        "subtract": ("J'enlève le deuxième nombre , {f} .", "Il faut soustraire ici , donc {f} ."),
+        "multiply": ("Je multiplie les deux nombres , {f} .", "Chaque boîte en contient autant , donc {f} ."),
+        "hours": ("Je change d'abord les heures en minutes , {f} .", "Une heure a soixante minutes , donc {f} ."),
+        "weeks": ("Je change d'abord les semaines en jours , {f} .", "Une semaine a sept jours , donc {f} ."),
     },
     (
-        "Je veux encore vérifier cela . Les nombres sont {a} et {b} , et le résultat est toujours {r} .",
+        "Je veux encore vérifier cela . Le résultat est toujours {r} .",
         "En regardant de nouveau , rien n'a changé . Ce devrait bien être {r} .",
     ),
     ("La réponse finale est {x} {n} .", "Il y a donc {x} {n} à la fin ."),
@@ -142,23 +124,14 @@ GERMAN = Language(
     },
     ("", "Sehen wir zuerst , was wir wissen .", "Ich gehe hier Schritt für Schritt vor ."),
     {
-        "add": (
-            "Ich zähle {a} und {b} zusammen . Die Einer ergeben {s} , und mit den {t} macht das {r} .",
-            "Wir müssen beide Zahlen addieren . Die Einer sind {s} , die Zehner sind {t} , also sind es {r} .",
-        ),
-        "subtract": (
-            "Ich ziehe {b} von {a} ab , und es bleiben {r} .",
-            "Wir müssen abziehen . Von {a} gehen wir {b} Schritte zurück und kommen zu {r} .",
-        ),
-        "multiply": (
-            "Ich nehme {a} mal {b} . Die Zehner ergeben {s} und die Einer {t} , also haben wir zusammen {r} .",
-            "In jeder Kiste ist gleich viel . Die Zehner ergeben {s} , die Einer {t} . Das macht {r} .",
-        ),
-        "hours": ("Ich rechne die Stunden in Minuten um , das ergibt {s} . Mit noch {b} dazu macht das {r} .",),
-        "weeks": ("Ich rechne die Wochen in Tage um , das ergibt {s} . Mit noch {b} dazu macht das {r} .",),
+        "add": ("Ich zähle die beiden Zahlen zusammen , {f} .", "Wir müssen beide Zahlen addieren , also {f} ."),
+        "subtract": ("Ich ziehe die zweite Zahl ab , {f} .", "Wir müssen hier abziehen , also {f} ."),
+        "multiply": ("Ich nehme die beiden Zahlen mal , {f} .", "In jeder Kiste ist gleich viel , also {f} ."),
+        "hours": ("Ich rechne zuerst die Stunden um , {f} .", "Eine Stunde hat sechzig Minuten , also {f} ."),
+        "weeks": ("Ich rechne zuerst die Wochen um , {f} .", "Eine Woche hat sieben Tage , also {f} ."),
     },
     (
-        "Das will ich noch einmal prüfen . Die Zahlen sind {a} und {b} , und das Ergebnis ist immer noch {r} .",
+        "Das will ich noch einmal prüfen . Das Ergebnis ist immer noch {r} .",
         "Noch einmal betrachtet hat sich nichts geändert . Es sollte wirklich {r} sein .",
     ),
     ("Die Antwort lautet also {x} {n} .", "Am Ende sind es also {x} {n} ."),
@@ -184,23 +157,14 @@ SPANISH = Language(
     },
     ("", "Veamos primero lo que sabemos .", "Voy a hacerlo paso a paso ."),
     {
-        "add": (
-            "Sumo {a} y {b} . Las unidades dan {s} juntas , y con los {t} eso hace {r} .",
-            "Hay que sumar los dos números . Las unidades son {s} , las decenas son {t} , así que hay {r} .",
-        ),
-        "subtract": (
-            "Quito {b} de {a} , y eso deja {r} .",
-            "Hay que restar . Desde {a} volvemos {b} pasos y llegamos a {r} .",
-        ),
-        "multiply": (
-            "Multiplico {a} por {b} . Las decenas dan {s} y las unidades dan {t} , así que juntos tenemos {r} .",
-            "En cada caja hay lo mismo . Las decenas dan {s} , las unidades {t} . Eso hace {r} .",
-        ),
-        "hours": ("Paso las horas a minutos , lo que da {s} . Con {b} más eso hace {r} .",),
-        "weeks": ("Paso las semanas a días , lo que da {s} . Con {b} más eso hace {r} .",),
+        "add": ("Sumo los dos números , {f} .", "Hay que juntar los dos números , así que {f} ."),
+        "subtract": ("Quito el segundo número , {f} .", "Aquí hay que restar , así que {f} ."),
+        "multiply": ("Multiplico los dos números , {f} .", "En cada caja hay lo mismo , así que {f} ."),
+        "hours": ("Primero paso las horas a minutos , {f} .", "Una hora tiene sesenta minutos , así que {f} ."),
+        "weeks": ("Primero paso las semanas a días , {f} .", "Una semana tiene siete días , así que {f} ."),
     },
     (
-        "Quiero comprobarlo una vez más . Los números son {a} y {b} , y el resultado sigue siendo {r} .",
+        "Quiero comprobarlo una vez más . El resultado sigue siendo {r} .",
         "Mirándolo de nuevo , nada ha cambiado . De verdad debería ser {r} .",
     ),
     ("La respuesta final es {x} {n} .", "Por lo tanto quedan al final {x} {n} ."),

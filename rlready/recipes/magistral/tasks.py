@@ -59,15 +59,27 @@ def result(kind: str, a: int, b: int) -> int:
     return {"add": a + b, "subtract": a - b, "multiply": a * b, "hours": 60 * a + b, "weeks": 7 * a + b}[kind]
 
 
-def steps(kind: str, a: int, b: int) -> tuple[int, int]:
-    """What the thoughts reckon on the way: the templates' s and t."""
+def reckoning(kind: str, a: int, b: int) -> list[tuple[int, str, int]]:
+    """The steps on the way to the answer, each two numbers and an operation; a later one takes up earlier results."""
+    tens, ones = a // 10 * 10, a % 10
     return {
-        "add": (a % 10 + b, a // 10 * 10),
-        "subtract": (a % 10, b),
-        "multiply": (a // 10 * 10 * b, a % 10 * b),
-        "hours": (60 * a, b),
-        "weeks": (7 * a, b),
+        "add": [(ones, "+", b), (tens, "+", ones + b)],
+        "subtract": [(a, "-", b)],
+        "multiply": [(tens, "*", b), (ones, "*", b), (tens * b, "+", ones * b)],
+        "hours": [(a, "*", 60), (a * 60, "+", b)],
+        "weeks": [(a, "*", 7), (a * 7, "+", b)],
     }[kind]
+
+
+def done(x: int, operation: str, y: int) -> int:
+    """What one step comes to."""
+    return {"+": x + y, "-": x - y, "*": x * y}[operation]
+
+
+def formula(kind: str, a: int, b: int) -> str:
+    r"""The steps in LaTeX, which is the same in every language: `\( 7 + 5 = 10 2 , 40 + 10 2 = 50 2 \)`."""
+    parts = [f"{places(x)} {op} {places(y)} = {places(done(x, op, y))}" for x, op, y in reckoning(kind, a, b)]
+    return rf"\( {' , '.join(parts)} \)"
 
 
 def places(number: int) -> str:
@@ -82,7 +94,7 @@ def number(text: str) -> str:
     if not all(part.isdecimal() for part in parts):
         return ""
     total = sum(int(part) for part in parts)
-    return str(total) if parts and places(total) == text else ""
+    return str(total) if parts and total < 1000 and places(total) == text else ""
 
 
 def demonstration(task: Task, chance: random.Random, english: float, wordy: float) -> str:
@@ -97,12 +109,11 @@ def demonstration(task: Task, chance: random.Random, english: float, wordy: floa
     own = LANGUAGES[str(task.data["language"])]
     language = LANGUAGES["en"] if own.code != "en" and chance.random() < english else own
     kind, a, b = str(task.data["kind"]), int(task.data["a"]), int(task.data["b"])
-    s, t = steps(kind, a, b)
     answer = places(result(kind, a, b))
     thoughts = [chance.choice(language.openers), chance.choice(language.steps[kind])]
     if chance.random() < wordy:
-        thoughts += chance.choices(language.checks, k=chance.choice((1, 2, 2, 3)))
-    said = " ".join(filter(None, thoughts)).format(a=places(a), b=places(b), s=places(s), t=places(t), r=answer)
+        thoughts += chance.choices(language.checks, k=chance.choice((2, 3, 4)))
+    said = " ".join(filter(None, thoughts)).format(f=formula(kind, a, b), r=answer)
     box = rf"\boxed{{ {answer} }}"
     return FORM.write(said, chance.choice(own.answers).format(x=box, n=task.data["thing"]))
 
@@ -122,7 +133,7 @@ def _round(tasks: TaskSet) -> Iterator[Task]:
 
 def vocabulary() -> list[str]:
     """Texts that hold every word of every language, for the tokenizer."""
-    out = [*NAMES, *(places(n) for n in range(1000)), FORM.open, FORM.close, r"\boxed{ }"]
+    out = [*NAMES, *(places(n) for n in range(1000)), FORM.open, FORM.close, r"\boxed{ }", r"\( + - * = \)"]
     for language in LANGUAGES.values():
         out += [re.sub(r"\{\w\}", " ", text) for text in _sentences(language)]
         out += [*language.things, language.minutes, language.days]
