@@ -215,7 +215,7 @@ class PolicyGradient(Algorithm):
         """As `Algorithm.update`; costs of a KL in the reward are there before credit, and deducted after it."""
         groups = only_valid(groups)
         in_reward = bool(self.kl) and self.kl_in == "reward"
-        noted = kl_terms.charge(policy, groups, self.kl) if in_reward else {}
+        noted = await beside(policy, kl_terms.charge, policy, groups, self.kl) if in_reward else {}
         await self.credit(groups, policy)
         if in_reward and not self.reads_costs:
             kl_terms.deduct(groups)

@@ -124,7 +124,7 @@ class PPO(PolicyGradient):
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Values from the critic, then GAE, then normalisation over the update."""
-        estimate_values(policy, groups)
+        await beside(policy, estimate_values, policy, groups)
         trajectories = [t for group in groups for t in group.valid]
         for trajectory in trajectories:
             assign_gae(trajectory, self.gamma, self.lam_of(trajectory), self.lam_value, reward=self.reward(trajectory))
@@ -147,8 +147,8 @@ class PPO(PolicyGradient):
             return await super().update(policy, groups)
         groups = only_valid(groups)
         if self.kl and self.kl_in == "reward":
-            kl_terms.charge(policy, groups, self.kl)
-        estimate_values(policy, groups)
+            await beside(policy, kl_terms.charge, policy, groups, self.kl)
+        await beside(policy, estimate_values, policy, groups)
         for trajectory in (t for group in groups for t in group):
             assign_gae(trajectory, self.gamma, 1.0, reward=self.reward(trajectory))
         rows = compile_groups(groups, streams=("value",))
