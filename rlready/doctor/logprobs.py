@@ -48,7 +48,7 @@ class Gap:
         for i, (row, values) in enumerate(zip(rows, learner, strict=True)):
             assert row.turn is not None
             for t in np.flatnonzero(row.turn >= 0):
-                if 0 < t + shift < len(row) and row.turn[min(t + shift, len(row) - 1)] >= 0:
+                if 0 < t + shift < len(row) and row.turn[t + shift] >= 0:
                     gaps.append(float(values[t + shift]) - float(row.logprobs[t]))
                     where.append((i, int(t)))
         if not gaps:

@@ -259,10 +259,10 @@ def _toy(evidence: Evidence, advantage: np.ndarray[Any, Any], reference: Tensor 
         )  # fmt: skip
         rows.append(replace(row, version=np.asarray([-1, 0]), start=row.logprobs.copy()))
     batch, _ = pad(rows, _Ones())
-    column = torch.stack([torch.zeros_like(log_pi), log_pi], 1)
-    outputs = Outputs(column)
+    table = torch.stack([torch.zeros_like(log_pi), log_pi], 1)
+    outputs = Outputs(table)
     with torch.no_grad():
-        plain = column.detach()
+        plain = table.detach()
         entropy = -(pi * known).sum().expand(_VOCAB)
         if asks["entropy"]:
             outputs.entropy = torch.stack([0 * entropy, entropy], 1)

@@ -175,6 +175,8 @@ class _SelfTest:
         if earned.name == "an empty answer" and paid:
             self.found.error("trivial answers", told, where)
         elif earned.name.startswith("every ") and earned.right > 0.1:
+            if any("named" in f.text or "at once" in f.text for f in self.found.of("trivial answers")):
+                return  # told in another form
             self.found.error("trivial answers", told, where, mend="Pay an answer that commits to one option alone.")
         elif earned.right >= max(0.5, chance + 0.2) or (blank and earned.right > 0):
             self.found.error("trivial answers", told, where)
@@ -287,8 +289,8 @@ class Bomb:
         raise GraderBroke(f'the doctor broke "{key}" on purpose')
 
     __str__ = __repr__ = __format__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = _boom
-    __float__ = __int__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _boom  # type: ignore[assignment]
-    __hash__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__ = _boom  # type: ignore[assignment]
+    __float__ = __int__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _boom
+    __hash__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __call__ = _boom
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python itself looks for
