@@ -366,12 +366,21 @@ class PolicyGradient(Algorithm):
             "mismatch/square": w.square(),
             "mismatch/abs": gap.abs().exp(),
         }
+        if self.opsm is not None:
+            dropped = assemble(self, outputs, batch).dropped
+            assert dropped is not None
+            each["mismatch/opsm"] = dropped
         peak = torch.where(mask, w, 0.0).amax()
         return {**run_means("policy", each, batch), "mismatch/max": peak}
 
     def fit(self, policy: Policy, rows: Sequence[Row]) -> dict[str, float]:
-        """As `Algorithm.fit`; `mismatch/std` and `mismatch/ess` are made of the first minibatch's moments."""
+        """As `Algorithm.fit`; `mismatch/std` and `mismatch/ess` are made of the first minibatch's moments.
+
+        `masked` is the share of trained tokens that `mismatch`, `veto` and, in the first minibatch, `opsm` took out.
+        """
         out = super().fit(policy, rows)
+        if "mismatch/opsm" in out:
+            out["masked"] = out.get("masked", 0.0) + out.pop("mismatch/opsm")
         square = out.pop("mismatch/square", None)
         if square:
             mean = out["mismatch/mean"]

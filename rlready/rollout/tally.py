@@ -6,14 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlready.types import Group
+from rlready.types import Group, Verdict
 
 
 def tally(groups: Sequence[Group], seconds: float) -> dict[str, float]:
     """Metrics over groups that were played within so many seconds of wall-clock time.
 
-    Means are over valid episodes; `failures` is the share of the others; `uniform` is the share of groups whose valid
-    rewards are all alike, which teach nothing. `time/...` are shares of the wall-clock time, see `shares_of_time`.
+    Means are over valid episodes; `failures` is the share of the others. `uniform` is the share of groups whose valid
+    rewards are all alike, which teach nothing: `uniform_right` those at the best reward that was seen, `uniform_wrong`
+    the others (all of them, where every reward of the batch is the same and not above 0). `cut_off` is the share of
+    episodes of which a trainable turn was stopped by the length cap, `no_answer` that of episodes without an answer
+    that could be graded, `tool_calls` the mean of calls that were carried out, where the environment counts them
+    (`ToolEnv`). `time/...` are shares of the wall-clock time, see `shares_of_time`.
     """
     every = [trajectory for group in groups for trajectory in group]
     valid = [trajectory for trajectory in every if not trajectory.excluded]
@@ -32,12 +36,23 @@ def tally(groups: Sequence[Group], seconds: float) -> dict[str, float]:
         out["length"] = sum(t.length for t in valid) / len(valid)
         out["turns"] = sum(len(t.turns) for t in valid) / len(valid)
         out["truncated"] = sum(t.truncated for t in valid) / len(valid)
+        out["cut_off"] = sum(t.cut_off for t in valid) / len(valid)
+        out["no_answer"] = sum(t.verdict is Verdict.NO_ANSWER for t in valid) / len(valid)
+        calls = [env["tool_calls"] for t in valid if "tool_calls" in (env := t.info.get("env") or {})]
+        if calls:
+            out["tool_calls"] = float(np.mean(calls))
         entropies = [e for t in valid for turn in t.turns if turn.entropy is not None for e in turn.entropy]
         if entropies:
             out["entropy"] = float(np.mean(entropies))
     judged = [group for group in groups if group.valid]
     if judged:
-        out["uniform"] = sum(group.variance == 0 for group in judged) / len(judged)
+        best = max(float(group.rewards.max()) for group in judged)
+        least = min(float(group.rewards.min()) for group in judged)
+        alike = [group for group in judged if group.variance == 0]
+        right = sum(float(group.rewards[0]) == best and best > min(least, 0.0) for group in alike)
+        out["uniform"] = len(alike) / len(judged)
+        out["uniform_right"] = right / len(judged)
+        out["uniform_wrong"] = (len(alike) - right) / len(judged)
         out["variance"] = float(np.mean([group.variance for group in judged]))
     return out | shares_of_time(groups, seconds)
 

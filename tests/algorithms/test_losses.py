@@ -1,4 +1,4 @@
-"""Loss values and gradients against numbers derived by hand."""
+"""Loss values and gradients of a whole batch against numbers derived by hand."""
 
 from __future__ import annotations
 
@@ -8,129 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from rlready.algorithms import GSPO
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.algorithms.ppo import PPO
-from rlready.algorithms.streams import kl_loss, kl_value, log_ratio, surrogate, value_loss
+from rlready.algorithms.streams import value_loss
 from rlready.errors import UserError
 from rlready.policy.base import Outputs
 from rlready.types import Row
 from tests.algorithms.toy_bigram import NAN, Bigram, pad, policy_of, row_of
-
-
-def one(ratio, advantage, low=0.2, high=0.2, dual=None):
-    """Loss, gradient with respect to the ratio, and whether it was clipped, of one token."""
-    r = torch.tensor([[ratio]], dtype=torch.float64, requires_grad=True)
-    loss, clipped = surrogate(r, torch.tensor([[advantage]], dtype=torch.float64), low, high, dual)
-    loss.sum().backward()
-    assert r.grad is not None
-    return loss.item(), r.grad.item(), clipped.item()
-
-
-# -min(rA, clip(r)A). The clip takes the gradient only where it lowers the objective: above for A > 0, below for A < 0.
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "slope", "clipped"),
-    [
-        (1.0, 2.0, -2.0, -2.0, False),
-        (1.1, 2.0, -2.2, -2.0, False),
-        (1.5, 2.0, -2.4, 0.0, True),  # min(3.0, 1.2 * 2) = 2.4
-        (0.5, 2.0, -1.0, -2.0, False),  # min(1.0, 0.8 * 2) = 1.0: a good token made rarer is always pulled back
-        (1.5, -2.0, 3.0, 2.0, False),  # min(-3.0, -2.4) = -3.0: a bad token made likelier likewise
-        (0.5, -2.0, 1.6, 0.0, True),  # min(-1.0, -1.6) = -1.6
-        (0.9, -2.0, 1.8, 2.0, False),
-        (1.5, 0.0, 0.0, 0.0, False),
-    ],
-)
-def test_clip_by_hand(ratio, advantage, loss, slope, clipped):
-    assert one(ratio, advantage) == (pytest.approx(loss), pytest.approx(slope), clipped)
-
-
-def test_clip_sides_are_independent():
-    assert one(1.25, 1.0, low=0.2, high=0.28)[0] == pytest.approx(-1.25)  # clip-higher lets it pass
-    assert one(1.25, 1.0, low=0.2, high=0.2)[0] == pytest.approx(-1.2)
-    assert one(9.0, 1.0, high=None) == (pytest.approx(-9.0), pytest.approx(-1.0), False)
-    assert one(0.1, -1.0, low=None) == (pytest.approx(0.1), pytest.approx(1.0), False)
-    assert one(0.1, -1.0, low=0.2, high=None) == (pytest.approx(0.8), 0.0, True)
-
-
-def test_dual_clip_bounds_only_bad_tokens():
-    # A = -1, r = 10, c = 3: the objective is max(-10, -3) = -3 and no longer depends on r.
-    assert one(10.0, -1.0, dual=3.0) == (pytest.approx(3.0), 0.0, True)
-    assert one(2.0, -1.0, dual=3.0) == (pytest.approx(2.0), pytest.approx(1.0), False)
-    assert one(10.0, 1.0, dual=3.0)[0] == pytest.approx(-1.2)
-
-
-def test_sequence_ratio_is_the_geometric_mean_and_padding_is_out():
-    # Row 1: log-ratios .3 and -.1 -> mean .1. Row 2: one trained token, .4. Padding holds nan.
-    new = torch.tensor([[0.0, 0.3, -0.1], [0.0, 0.4, NAN]])
-    old = torch.tensor([[NAN, 0.0, 0.0], [NAN, 0.0, NAN]])
-    mask = torch.tensor([[False, True, True], [False, True, False]])
-    token = log_ratio(new, old, mask, "token")
-    sequence = log_ratio(new, old, mask, "sequence")
-    torch.testing.assert_close(token, torch.tensor([[0, 0.3, -0.1], [0, 0.4, 0]]))
-    torch.testing.assert_close(sequence, torch.tensor([[0, 0.1, 0.1], [0, 0.4, 0]]))
-
-
-def test_sequence_ratio_has_gspo_gradient():
-    # GSPO's loss of one row: -s A with s = exp(mean log-ratio); d/d logp_t = -A s / n. Ours averages n token terms.
-    new = torch.tensor([[0.0, 0.3, -0.1, 0.4]], dtype=torch.float64, requires_grad=True)
-    mask = torch.tensor([[False, True, True, True]])
-    ratio = log_ratio(new, torch.zeros_like(new), mask, "sequence").exp()
-    loss, _ = surrogate(ratio, torch.full_like(new, 1.5), None, None, None)
-    (loss * mask / 3).sum().backward()
-    expected = -1.5 * math.exp(0.2) / 3
-    assert new.grad is not None
-    torch.testing.assert_close(new.grad, torch.tensor([[0.0] + [expected] * 3], dtype=torch.float64))
-
-
-def test_an_exploded_ratio_stays_finite():
-    new = torch.tensor([[0.0, 500.0]], requires_grad=True)
-    ratio = log_ratio(new, torch.zeros(1, 2), torch.tensor([[False, True]]), "token").exp()
-    loss, _ = surrogate(ratio, torch.tensor([[0.0, -1.0]]), 0.2, 0.2, None)
-    loss.sum().backward()
-    assert math.isfinite(loss.sum().item()) and new.grad is not None and torch.isfinite(new.grad).all()
-
-
-def test_kl_values_by_hand():
-    # d = log .5 - log .25 = log 2: k1 = .6931, k2 = .2402, k3 = 1/2 - 1 + .6931 = .1931
-    new, ref = torch.tensor(math.log(0.5)), torch.tensor(math.log(0.25))
-    assert kl_value(new, ref, "k1").item() == pytest.approx(0.693147, abs=1e-6)
-    assert kl_value(new, ref, "k2").item() == pytest.approx(0.240227, abs=1e-6)
-    assert kl_value(new, ref, "k3").item() == pytest.approx(0.193147, abs=1e-6)
-
-
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_kl_gradient_is_that_of_the_exact_kl(estimator):
-    """The mean over all tokens, weighted by the sampler's probabilities, against finite differences of the true KL."""
-    generator = torch.Generator().manual_seed(1)
-    theta, ref, behaviour = (torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(3))
-    ref, old = torch.log_softmax(ref, 0), torch.log_softmax(behaviour, 0)
-
-    def exact(t):
-        p = torch.log_softmax(t, 0)
-        return float((p.exp() * (p - ref)).sum())
-
-    eps = 1e-6
-    finite = torch.tensor(
-        [(exact(theta + eps * e) - exact(theta - eps * e)) / (2 * eps) for e in torch.eye(5, dtype=torch.float64)],
-        dtype=torch.float64,
-    )
-    theta.requires_grad_()
-    new = torch.log_softmax(theta, 0)
-    mask = torch.ones(1, 5, dtype=torch.bool)
-    each = kl_loss(new[None], ref[None], log_ratio(new[None], old[None], mask, "token"), estimator)
-    (old.exp() * each).sum().backward()  # the expectation over tokens that the *old* policy draws
-    assert theta.grad is not None
-    torch.testing.assert_close(theta.grad, finite, atol=1e-7, rtol=1e-6)
-
-
-def test_the_naive_k3_gradient_would_be_another():
-    """What the correction is for: without the ratio, k3's gradient differs, so the test above can fail."""
-    theta = torch.tensor([0.5, -0.5, 0.2], dtype=torch.float64, requires_grad=True)
-    ref = torch.log_softmax(torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64), 0)
-    new = torch.log_softmax(theta, 0)
-    naive = torch.autograd.grad((new.detach().exp() * kl_value(new, ref, "k3")).sum(), theta, retain_graph=True)[0]
-    true = torch.autograd.grad((new.exp() * (new - ref)).sum(), theta)[0]
-    assert (naive - true).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +48,7 @@ def test_total_by_hand():
     # KL k1 with reference log-probs .1 lower at both: k = .1, ratios 1.5 and 1, coefficient 2: 2 (.15 + .1) / 2 = .25.
     row = row_of([0, 1, 2], [0, 1, 1], logprobs=[0, -2.0, -1.0])
     row.weights |= {"kl": row.weights["policy"].copy(), "entropy": row.weights["policy"].copy()}
-    algorithm = PolicyGradient(kl=2.0, kl_estimator="k1", entropy=0.1)
+    algorithm = PolicyGradient(trust="clip", kl=2.0, kl_estimator="k1", entropy=0.1)
     new = [0.0, -2.0 + math.log(1.5), -1.0]
     outputs = outputs_of(
         [new],
@@ -255,7 +140,7 @@ def test_peaks_are_maxima_over_microbatches_and_steps():
     exact = learner.logprobs(rows[:1])[0][1]
     for row, log_ratio_wanted in zip(rows, (0.0, 1.0, 0.5), strict=True):
         row.logprobs[1] = exact - log_ratio_wanted
-    metrics = PolicyGradient(clip_high=None).fit(policy_of(learner), rows)
+    metrics = PolicyGradient().fit(policy_of(learner), rows)
     assert metrics["ratio/max"] == pytest.approx(math.e, rel=1e-5)
     assert metrics["ratio/mean"] == pytest.approx((1 + math.e + math.exp(0.5)) / 3, rel=1e-5)
 
@@ -309,30 +194,7 @@ def test_no_row_is_skipped_where_another_stream_wants_it():
     assert learner.rows_run == 4
 
 
-# -- stale or foreign behaviour log-probs ----------------------------------------------------------------------------
-
-
-def test_truncated_correction_by_hand():
-    # The learner's probability is e^.5 and e^-1 times the behaviour's: weights min(e^.5, 1.2) = 1.2 and e^-1.
-    learner = Bigram()
-    row = row_of([0, 1, 2], [0, 1, 1], advantage=[0, 1.0, 2.0])
-    exact = learner.logprobs([row])[0]
-    row.logprobs = exact - np.asarray([0, 0.5, -1.0], dtype=np.float32)
-    (out,), noted = PolicyGradient(correction=1.2).prepare(policy_of(learner), [row])
-    assert out.advantage.tolist() == pytest.approx([0, 1.2, 2 * math.exp(-1)], rel=1e-5)
-    assert out.logprobs.tolist() == pytest.approx(exact.tolist(), abs=1e-6)
-    assert row.advantage.tolist() == [0, 1.0, 2.0]  # the row given is left alone
-    assert noted["correction/mean"] == pytest.approx((1.2 + math.exp(-1)) / 2, rel=1e-5)
-    assert noted["correction/capped"] == 0.5
-    # By row: the geometric mean of the two is e^-.25 for both.
-    (out,), _ = PolicyGradient(correction=1.2, importance="sequence").prepare(policy_of(learner), [row])
-    assert out.advantage.tolist() == pytest.approx([0, math.exp(-0.25), 2 * math.exp(-0.25)], rel=1e-5)
-
-
-def test_correction_off_changes_nothing():
-    row = row_of([0, 1], [0, 1], logprobs=-3.0)
-    (out,), noted = PolicyGradient().prepare(policy_of(Bigram()), [row])
-    assert out is row and set(noted) == {"advantage/mean", "advantage/std"}
+# -- fields ----------------------------------------------------------------------------------------------------------
 
 
 def test_advantage_metrics_are_over_trained_tokens():
@@ -344,8 +206,67 @@ def test_advantage_metrics_are_over_trained_tokens():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"dual_clip": 1.0}, {"clip_low": -0.1}, {"kl_estimator": "k4"}, {"importance": "word"}, {"correction": -1.0}],
+    [
+        {"dual_clip": 1.0, "trust": "clip"},
+        {"clip_low": -0.1, "trust": "clip"},
+        {"kl_estimator": "k4", "kl": 0.1},
+        {"ratio": "word"},
+        {"trust": "blind"},
+        {"anchor": "ship"},
+        {"mismatch": "guess"},
+        {"mismatch_high": -1.0, "mismatch": "icepop"},
+        {"advantage": "median"},
+        {"truncated": "drop"},
+        {"kl_average": "mean", "kl": 0.1},
+        {"cap": 0.0, "trust": "cispo"},
+        {"std_floor": 0.0, "advantage": "std"},
+        {"decay": 1.0, "advantage": "running"},
+        {"observe": -1.0},
+    ],
 )
-def test_fields_that_cannot_work_are_refused(fields):
+def test_values_that_cannot_work_are_refused(fields):
     with pytest.raises(UserError, match=next(iter(fields))):
         PolicyGradient(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"cap": 4.0}, 'cap is read by trust="cispo" only'),
+        ({"clip_high": 0.28}, 'clip_high is read by trust="clip" only'),
+        ({"dual_clip": 3.0, "trust": "clip", "ratio": "geometric"}, "dual_clip is read by"),
+        ({"tau_low": 2.0}, 'tau_low is read by trust="sapo" only'),
+        ({"delta": 0.1, "trust": "clip"}, 'delta is read by trust="tv" only'),
+        ({"reward_cap": 2.0}, 'reward_cap is read by advantage="ngrpo" only'),
+        ({"std_floor": 1.0}, "std_floor is read by"),
+        ({"decay": 0.5}, 'decay is read by advantage="running" only'),
+        ({"mismatch_low": 0.5, "mismatch": "sequence"}, "mismatch_low is read by"),
+        ({"mismatch_high": 2.0}, "mismatch_high is read by"),
+        ({"kl_in": "reward"}, "kl_in is read by kl above 0 only"),
+        ({"kl": 0.1, "kl_in": "reward", "kl_estimator": "k2"}, "kl_estimator is read by kl above 0 in the loss only"),
+        ({"kl": 0.1, "kl_in": "reward", "kl_gradient": "naive"}, "kl_gradient is read by"),
+        ({"ratio": "none", "trust": "clip"}, 'ratio is "none"'),
+        ({"ratio": "none", "anchor": "start"}, "anchor is read by"),
+        ({"ratio": "geometric", "trust": "cispo"}, "clips in its own way"),
+        ({"ratio": "sequence", "trust": "tv"}, "compares each token with its sampler"),
+        ({"anchor": "start", "trust": "tv"}, "compares each token with its sampler"),
+        ({"anchor": "start", "trust": "sapo"}, "not made for a decoupled ratio"),
+        ({"mismatch": "truncate"}, "twice"),
+    ],
+)
+def test_a_field_that_nothing_reads_is_refused(fields, said):
+    with pytest.raises(UserError, match=said):
+        PolicyGradient(**fields)
+
+
+def test_a_presets_own_default_is_no_slip():
+    assert GSPO(trust="none").clip_low == 3e-4
+    assert PolicyGradient(kl=0.1, kl_in="reward", kl_estimator="k1").streams == ("policy",)
+    with pytest.raises(UserError, match="clip_low"):
+        GSPO(trust="none", clip_low=0.1)
+
+
+def test_tolerated_lag_follows_the_rules():
+    assert PolicyGradient(ratio="none").max_lag == 0
+    assert PolicyGradient().max_lag == PolicyGradient(trust="clip").max_lag == 2
+    assert PolicyGradient(trust="tv").max_lag == PolicyGradient(trust="cispo").max_lag == 8

@@ -1,7 +1,8 @@
 """A learner small enough to compute by hand: the next token depends on the last one alone.
 
 `table[a, b]` is the logit of b after a, `critic[a]` the value of a context that ends in a. Rows are cut into
-micro-batches of `micro` rows and padded, as a real learner does, with nan where nothing may be read.
+micro-batches of `micro` rows and padded, as a real learner does, with nan where nothing may be read. Rows of one unit
+are not kept together, but by `Bound`.
 """
 
 from __future__ import annotations
@@ -104,6 +105,29 @@ class Bigram:
         return grad
 
 
+class Bound(Bigram):
+    """Keeps the rows of a unit in one micro-batch."""
+
+    keeps_units = True
+
+    def forward_backward(self, rows: Sequence[Row], *args: Any, **kw: Any) -> dict[str, float]:
+        units: dict[object, list[Row]] = {}
+        for row in rows:
+            units.setdefault(row.unit if row.unit >= 0 else id(row), []).append(row)
+        parts: list[list[Row]] = [[]]
+        for unit in units.values():
+            if parts[-1] and len(parts[-1]) + len(unit) > self.micro:
+                parts.append([])
+            parts[-1] += unit
+        out: dict[str, float] = {}
+        micro, self.micro = self.micro, len(rows) + 1
+        for part in parts:
+            for name, value in super().forward_backward(part, *args, **kw).items():
+                out[name] = out.get(name, 0.0) + value
+        self.micro = micro
+        return out
+
+
 class Loads:
     """A sampler that only remembers what it was given."""
 
@@ -149,6 +173,7 @@ def row_of(
     logprobs: float | Sequence[float] = 0.0,
     stream: str = "policy",
     trajectory: int = -1,
+    group: int = -1,
 ) -> Row:
     """A row given by lists; a number stands for all trained tokens."""
     w = np.asarray(weights, dtype=np.float32)
@@ -163,6 +188,7 @@ def row_of(
         column(advantage),
         np.ones(len(w), dtype=np.float32),
         trajectory=trajectory,
+        group=group,
     )
 
 
