@@ -58,6 +58,9 @@ def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0
         deadline: seconds that one score may take.
     """
     general = check_taskset(tasks, n=n, seed=seed, deadline=deadline)
+    slow = next((f for f in general if f.check == "time"), None)
+    if slow is not None:
+        n = max(4, n // 6)
     golden = any(gold_of(task, tasks.scorer) for task in tasks)
     for finding in general:
         if finding.check in ("trivial answers", "gold answers"):
