@@ -1,0 +1,234 @@
+"""Sizes and settings, and what all arms share: problems, tokenizer, reward, and the way they are trained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from rlready.aio import run_sync
+from rlready.algorithms.policy_gradient import PolicyGradient
+from rlready.curriculum.difficulty import Filtered, grade
+from rlready.curriculum.gates import Gated, ZeroSignal
+from rlready.curriculum.samplers import Uniform
+from rlready.envs.chat import ChatEnv
+from rlready.policy.base import OptimizerConfig, Policy, SamplingParams
+from rlready.policy.process import in_process
+from rlready.policy.render import ChatRenderer
+from rlready.policy.tiny import TinyConfig, TinyPolicy, clone_policy
+from rlready.policy.tokenize import word_tokenizer
+from rlready.recipes.logs import Logs, clone
+from rlready.recipes.magistral.measure import Look, clone_until, look, rows_of
+from rlready.recipes.magistral.tasks import CODES, demonstrations, normal, problems, reward, vocabulary
+from rlready.rewards import Classifier
+from rlready.rollout.collect import Collector
+from rlready.run import Run
+from rlready.seeds import derive
+from rlready.tasks.base import TaskSet
+from rlready.train import train
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and settings; those of the paper have their source in `paper.toml`, the others are ours.
+
+    Attributes:
+        problems: drawn in all, before they are split.
+        demonstrations: answers that the policy is cloned from.
+        english: share of thoughts on problems in other languages that are in English in the demonstrations.
+        wordy: share of demonstrations that check themselves at length.
+        start_accuracy: cloning stops where sampled accuracy on dev tasks reaches this, so that every seed starts alike.
+        look_every, look_tasks: steps of cloning, and of RL, between two looks at so many dev tasks.
+        own_logs, filter_epochs: episodes of the cloned policy, and passes over the right ones, of filtered cloning.
+        pool, samples, planted: tasks that the difficulty filter judges, answers to each, and the share of them that
+            was given a wrong reference.
+        groups, group_size, steps: prompts per batch, answers per prompt, updates.
+        minibatches: optimizer steps per batch in the two arms that compare clips; one everywhere else.
+        clip_low, clip_high: of the ratio; the symmetric arm has `clip_low` on both sides.
+        refill: groups without signal that are replaced, per group of a batch.
+        l_max, l_cache, max_tokens: limits of the soft length penalty, and where answers are cut off.
+        bonus: for one language throughout.
+        max_lag: updates that the asynchronous generator may run ahead.
+    """
+
+    problems: int = 16000
+    demonstrations: int = 8000
+    english: float = 0.4
+    wordy: float = 0.15
+    start_accuracy: float = 0.55
+    clone_epochs: int = 5
+    clone_lr: float = 2e-3
+    batch_tokens: int = 1024
+    look_every: int = 50
+    look_tasks: int = 100
+    own_logs: int = 2000
+    filter_epochs: int = 2
+    filter_lr: float = 3e-4
+    pool: int = 320
+    samples: int = 16
+    planted: float = 0.1
+    groups: int = 16
+    group_size: int = 8
+    steps: int = 100
+    lr: float = 3e-4
+    minibatches: int = 8
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    refill: float = 0.5
+    l_max: int = 96
+    l_cache: int = 16
+    max_tokens: int = 112
+    bonus: float = 0.1
+    max_lag: int = 1
+    dev_tasks: int = 150
+    test_tasks: int = 400
+    model: TinyConfig = field(
+        default_factory=lambda: TinyConfig(dim=128, layers=3, heads=4, kv_heads=1, max_len=320, value_head=False)
+    )
+
+
+SMOKE = Config(
+    problems=1200,
+    demonstrations=300,
+    start_accuracy=0.9,
+    clone_epochs=1,
+    look_every=7,
+    look_tasks=4,
+    own_logs=12,
+    filter_epochs=1,
+    pool=10,
+    samples=4,
+    planted=0.2,
+    groups=2,
+    group_size=4,
+    steps=2,
+    minibatches=2,
+    l_max=32,
+    l_cache=8,
+    max_tokens=40,
+    dev_tasks=6,
+    test_tasks=8,
+    model=TinyConfig(dim=64, layers=2, heads=4, kv_heads=1, max_len=320, value_head=False),
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """What an arm does in its own way; None is as in the configuration.
+
+    Attributes:
+        bonus: paid for one language throughout.
+        minibatches: optimizer steps per batch.
+        clip_high: of the ratio.
+        apart: whether the generator works in a process of its own.
+    """
+
+    bonus: float | None = None
+    minibatches: int = 1
+    clip_high: float | None = None
+    apart: bool = False
+
+
+@dataclass
+class Lab:
+    """What all arms share: problems, tokenizer, reward, and the way they are trained."""
+
+    run: Run
+    config: Config
+
+    def __post_init__(self) -> None:
+        """Draw the problems and load the classifier, so that a missing package is told at once."""
+        c = self.config
+        self.tell = Classifier(CODES)
+        self.tell("Is everything here that is needed?")
+        sets = problems(c.problems, derive(self.run.seed, "problems"))
+        self.sets = {name: self.paid(each, c.bonus) for name, each in sets.items()}
+        self.test = self.sets["test"].head(c.test_tasks)
+        self.params = SamplingParams(temperature=1.0, max_tokens=c.max_tokens, entropy=True)
+        self.renderer = ChatRenderer(word_tokenizer(vocabulary(), specials=("<s>", ">", "<end>")), end="<end>")
+
+    def paid(self, tasks: TaskSet, bonus: float) -> TaskSet:
+        """The same tasks under the reward with this bonus."""
+        return TaskSet(tasks, reward(self.config.l_max, self.config.l_cache, bonus, self.tell), name=tasks.name)
+
+    def policy(self) -> TinyPolicy:
+        """A policy that knows nothing."""
+        shape = replace(self.config.model, vocab_size=len(self.renderer.tokenizer))
+        return TinyPolicy.create(
+            self.renderer, shape, self.run.seed, OptimizerConfig(lr=self.config.clone_lr, warmup=20)
+        )
+
+    def cloning(self, policy: TinyPolicy) -> None:
+        """Clone demonstrations until sampled accuracy is where RL is to start from."""
+        c = self.config
+        shown = demonstrations(self.sets["sft"], c.demonstrations, self.run.seed, english=c.english, wordy=c.wordy)
+        clone_until(
+            self.run, policy, rows_of(self.renderer, shown), self.sets["dev"].head(2 * c.look_tasks), self.params,
+            accuracy=c.start_accuracy, epochs=c.clone_epochs, batch_tokens=c.batch_tokens, every=c.look_every,
+        )  # fmt: skip
+
+    def filtered(self, policy: Policy, own: Logs) -> None:
+        """Clone the policy's own right answers."""
+        c, right = self.config, own.successes.rows
+        if right:
+            clone(self.run, policy, right, epochs=c.filter_epochs, batch_tokens=c.batch_tokens, label="clone")
+
+    def algorithm(self, way: Way | None = None) -> PolicyGradient:
+        """The paper's loss: deviation over the minibatch, mean over a group's tokens, clip-higher, no KL."""
+        c, way = self.config, way or Way()
+        return PolicyGradient(
+            advantage="batch_std",
+            average="group",
+            ratio="token",
+            trust="clip",
+            clip_low=c.clip_low,
+            clip_high=c.clip_high if way.clip_high is None else way.clip_high,
+            minibatches=way.minibatches,
+            seed=self.run.seed,
+        )
+
+    def rl(self, policy: Policy, tasks: TaskSet, way: Way | None = None) -> None:
+        """One arm: the same code in one process, or with the generator in a process of its own."""
+        c, run, way = self.config, self.run, way or Way()
+        paid = self.paid(tasks, c.bonus if way.bonus is None else way.bonus)
+        dev = self.sets["dev"].head(c.look_tasks)
+
+        async def watch(watched: Policy) -> Look:
+            return await look(watched, dev, self.params, run.seed)
+
+        with in_process(policy, in_flight="keep") if way.apart else contextlib.nullcontext(policy) as acting:
+            collector = Collector(
+                acting,
+                ChatEnv,
+                paid,
+                Gated(Uniform(paid, derive(run.seed, "prompts")), ZeroSignal(refill=c.refill)),
+                group_size=c.group_size,
+                params=self.params,
+                seed=derive(run.seed, "rl"),
+                max_refills=c.refill,
+                max_lag=c.max_lag if way.apart else 0,
+            )
+            train(
+                acting,
+                collector,
+                self.algorithm(way),
+                run,
+                steps=c.steps,
+                groups_per_step=c.groups,
+                evaluator=watch,
+                eval_every=0 if way.apart else max(1, c.steps // 10),
+                save_every=max(1, c.steps // 4),
+            )
+
+    def graded(self, name: str, policy: Policy, pool: TaskSet, decide: Callable[..., Filtered]) -> Filtered:
+        """A pass of the difficulty filter, in a stage."""
+        with self.run.stage(name) as stage:
+            if not stage.done:
+                work = grade(policy, pool, ChatEnv, answer=normal, samples=self.config.samples, params=self.params,
+                             seed=derive(self.run.seed, name))  # fmt: skip
+                stage.result["filtered"] = decide(run_sync(work)).to_json()
+        return Filtered.from_json(stage.result["filtered"])
+
+    def start(self, base: Policy) -> TinyPolicy:
+        """A copy of the cloned policy, with a fresh optimizer for RL."""
+        return clone_policy(base, OptimizerConfig(lr=self.config.lr))
