@@ -217,9 +217,10 @@ def check_lag(algorithm: Algorithm, max_lag: int) -> None:
     Raises:
         UserError: it tolerates fewer updates of lag.
     """
-    if max_lag > algorithm.max_lag:
+    most = algorithm.max_lag
+    if max_lag > most:
+        others = "" if most >= 8 else ", or use an algorithm that tolerates more, such as cispo or dppo"
         raise UserError(
             f"max_lag is {max_lag}, and {type(algorithm).__name__.lower()} as it is set learns from what is at most "
-            f"{algorithm.max_lag} updates old: set max_lag={algorithm.max_lag}, or use an algorithm that tolerates "
-            "more, such as cispo or dppo."
+            f"{most} updates old: set max_lag={most}{others}."
         )
