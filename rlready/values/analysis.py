@@ -23,7 +23,7 @@ from rlready.values.gradient import Bin, Variance, advantages, batches_of, gradi
 from rlready.values.prediction import Prediction, prediction
 from rlready.values.ranking import Ranking, alternatives, ranking
 
-_TRIED = 4
+_TRIED = 16
 """States at which next steps are sampled, per choice wanted: many have too few distinct ones."""
 
 

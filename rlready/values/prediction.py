@@ -45,7 +45,7 @@ class Accuracy:
 
     @property
     def unbiased(self) -> bool:
-        """Whether the mean error is within 2 standard errors of 0."""
+        """Whether the mean error is within 2 standard errors of 0; with few states an honest one fails 1 time in 12."""
         return abs(self.error) <= 2 * self.error_se
 
 
