@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from contextlib import suppress
 
@@ -20,6 +21,7 @@ from rlready.toolcalls import parse_calls
 from rlready.types import Task, Trajectory, Turn, Verdict
 
 _PROBES = ("look", "help", "1", "yes")
+_BUDGET = 5.0  # seconds for each of the two checks that play on their own
 
 
 def check_environment(
@@ -47,8 +49,12 @@ async def _solved(tasks: TaskSet, env: EnvFactory, found: Findings) -> None:
     if found.of("start state"):
         return
     solved: list[str] = []
-    looked = list(tasks)[:12]
-    for task in looked:
+    looked: list[Task] = []
+    began = time.monotonic()
+    for task in list(tasks)[:12]:
+        if time.monotonic() - began > _BUDGET:
+            break
+        looked.append(task)
         actions = [*_actions(await _first(env, task))][:6]
         outcomes = [await _one_step(env, task, action, tasks) for action in actions]
         if len(outcomes) >= 2 and all(outcomes):
@@ -107,7 +113,10 @@ async def _given_up(tasks: TaskSet, env: EnvFactory, found: Findings) -> None:
     before, actions = await _replies(env, task, None)
     if len(before) < 2:
         return
-    for patience in (0, 1, 3, -1):
+    began = time.monotonic()
+    for patience in (1, 0, 3, -1):
+        if time.monotonic() - began > _BUDGET:
+            return
         other = tasks[1] if len(tasks) > 1 else task
         await _abandon(env, other, patience)
         again, _ = await _replies(env, task, actions)

@@ -28,6 +28,7 @@ FORMS = (
 _NONSENSE = "qwzx vrrp"
 _BROKEN = ("", "???", "\\frac{{{", "n/a")
 _MOST_OPTIONS = 60
+_QUICK = 0.005  # seconds of a score beyond which fewer tasks are scored
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,14 @@ def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0
     Args:
         tasks: with their scorer.
         found: where findings go.
-        n: tasks that are scored.
+        n: tasks that are scored; fewer where a score takes long.
         seed: of their choice.
         deadline: seconds that one score may take.
     """
+    took = _seconds(tasks, deadline)
+    if took > _QUICK:
+        n = max(3, int(n * _QUICK / took))
     general = check_taskset(tasks, n=n, seed=seed, deadline=deadline)
-    slow = next((f for f in general if f.check == "time"), None)
-    if slow is not None:
-        n = max(4, n // 6)
     golden = any(gold_of(task, tasks.scorer) for task in tasks)
     for finding in general:
         if finding.check in ("trivial answers", "gold answers"):
@@ -76,6 +77,18 @@ def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0
     sample = rng(seed, "doctor").sample(list(tasks), min(n, len(tasks)))
     test = _SelfTest(tasks, sample, found)
     _watched(test, deadline)
+
+
+def _seconds(tasks: TaskSet, deadline: float) -> float:
+    """How long one score takes; the deadline where it does not return."""
+    if tasks.scorer is score_by_env:
+        return 0.0
+    test = _SelfTest(tasks, [tasks[0]], Findings(""))
+    began = time.monotonic()
+    thread = threading.Thread(target=lambda: asyncio.run(test.once()), daemon=True, name="doctor-pace")
+    thread.start()
+    thread.join(deadline)
+    return time.monotonic() - began
 
 
 def _watched(test: _SelfTest, deadline: float) -> None:
@@ -112,6 +125,10 @@ class _SelfTest:
         await self.unparseable()
         await self.prompt()
         await self.swallowed()
+
+    async def once(self) -> None:
+        """One score, for its pace."""
+        await self.score(self.sample[0], _NONSENSE)
 
     async def score(self, task: Task, text: str) -> Score:
         ids = list(text.encode())

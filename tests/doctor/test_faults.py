@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlready.algorithms import GRPO
 from rlready.doctor import CHECKS, Setup, audit
 from rlready.policy.base import SamplingParams
 from tests.doctor.faults import healthy
@@ -57,6 +58,13 @@ SOUND: dict[str, Callable[[], Setup]] = {
     "turns, ppo": lambda: healthy.guess(algorithm="ppo"),
     "turns, an algorithm of one's own with KL": lambda: healthy.guess(algorithm=Right(kl=0.05)),
     "turns, minibatches and epochs": lambda: healthy.guess(algorithm=Right(minibatches=2, epochs=2)),
+    "a rewritten context, grpo": lambda: healthy.guess(env=healthy.Memory),
+    "a rewritten context, gspo": lambda: healthy.guess(env=healthy.Memory, algorithm="gspo"),
+    "a rewritten context, ppo": lambda: healthy.guess(env=healthy.Memory, algorithm="ppo"),
+    "KL in the reward": lambda: healthy.guess(algorithm=GRPO(kl=0.05, kl_in="reward")),
+    "KL in the loss, against a stale sampler": lambda: healthy.guess(
+        algorithm=GRPO(kl=0.05, anchor="start", mismatch="truncate", trust="clip")
+    ),
     "bytes": lambda: healthy.guess(
         policy=healthy.warm_policy(healthy.renderer(bpe=True)), params=SamplingParams(max_tokens=12)
     ),

@@ -62,6 +62,15 @@ class Guess(Env):
         return Step(Observation(self.messages), float(right), terminated=right or self.left == 0)
 
 
+class Memory(Guess):
+    """The same game, told anew each time: every turn starts a fresh context."""
+
+    async def step(self, action: str) -> Step:
+        made = await super().step(action)
+        self.messages = (Message.user(f"{self.messages[0].text} guess again {self.left}"),)
+        return Step(Observation(self.messages), made.reward, made.terminated)
+
+
 def renderer(kind: type[ChatRenderer] = ChatRenderer, *, bpe: bool = False, extra: str = "") -> ChatRenderer:
     texts = [question(i).prompt[0].text for i in range(60)] + [*COLOURS, Guess.replies, "0 1 2 3", extra]
     tokenizer = bpe_tokenizer(texts, 320, SPECIALS) if bpe else word_tokenizer(texts, SPECIALS)
