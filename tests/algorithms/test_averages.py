@@ -2,15 +2,16 @@
 
 The matrix of rows, with the loss of each trained token (context is masked, weights 1):
 
-    row  trajectory  losses        row mean
-    A    0           1  2  3       2
-    B    0           5             5            (trajectory 0 was rewritten once: two rows)
-    C    1           10 20         15
-    D    2           7             7
+    row  group  trajectory  losses        row mean
+    A    0      0           1  2  3       2
+    B    0      0           5             5            (trajectory 0 was rewritten once: two rows)
+    C    0      1           10 20         15
+    D    1      2           7             7
 
     token        (1+2+3+5+10+20+7) / 7                         = 48 / 7
     sequence     (2 + 5 + 15 + 7) / 4                          = 29 / 4
     trajectory   ((1+2+3+5)/4 + 15 + 7) / 3 = (2.75 + 22) / 3  = 8.25
+    group        ((1+2+3+5+10+20)/6 + 7) / 2 = (41/6 + 7) / 2  = 83 / 12
     constant 8   48 / (8 x 3)                                  = 2
 """
 
@@ -30,13 +31,14 @@ from tests.algorithms.toy_bigram import Bigram, policy_of, row_of
 
 LOSSES = [[1.0, 2.0, 3.0], [5.0], [10.0, 20.0], [7.0]]
 OWNERS = [0, 0, 1, 2]
+GROUPS = [0, 0, 0, 1]
 
 
 def matrix():
     # Two context tokens, then the trained ones. A token's loss is carried in `advantage`, for the test's loss to read.
     return [
-        row_of([0] * (2 + len(losses)), [0, 0] + [1] * len(losses), advantage=[0, 0, *losses], trajectory=owner)
-        for losses, owner in zip(LOSSES, OWNERS, strict=True)
+        row_of([0] * (2 + len(losses)), [0, 0] + [1] * len(losses), advantage=[0, 0, *losses], trajectory=t, group=g)
+        for losses, t, g in zip(LOSSES, OWNERS, GROUPS, strict=True)
     ]
 
 
@@ -51,7 +53,7 @@ class Carried(PolicyGradient):
         return Algorithm.loss(self, outputs, batch)
 
 
-BY_HAND = [("token", 48 / 7), ("sequence", 29 / 4), ("trajectory", 8.25), ("constant", 2.0)]
+BY_HAND = [("token", 48 / 7), ("sequence", 29 / 4), ("trajectory", 8.25), ("group", 83 / 12), ("constant", 2.0)]
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3, 100])
@@ -77,6 +79,58 @@ def test_accumulated_gradient_is_that_of_one_batch(average):
         torch.testing.assert_close(other, grads[0], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("minibatches", [1, 2, 3])
+@pytest.mark.parametrize(("average", "expected"), BY_HAND)
+def test_mean_of_minibatches_is_the_mean_of_the_update(average, expected, minibatches):
+    """Denominators are the update's: a small minibatch's tokens weigh no more than a large one's."""
+    metrics = Carried(average=average, constant=8, minibatches=minibatches).fit(policy_of(Bigram()), matrix())
+    assert metrics["optimizer_steps"] == minibatches
+    assert metrics["loss/policy"] == pytest.approx(expected, rel=1e-6)
+
+
+class Rank(Bigram):
+    """One of two ranks: it knows what the other one's sums are."""
+
+    other: dict[str, float] = {}  # noqa: RUF012
+
+    def total(self, sums):
+        return {name: sums.get(name, 0.0) + self.other.get(name, 0.0) for name in {*sums, *self.other}}
+
+
+@pytest.mark.parametrize(("average", "expected"), BY_HAND)
+def test_denominators_are_of_all_ranks(average, expected):
+    """Rank 0 has the rows of group 0, rank 1 that of group 1: their losses, and gradients, add up to the whole's."""
+    algorithm = Carried(average=average, constant=8)
+    parts = (matrix()[:3], matrix()[3:])
+    sums = [algorithm.sizes(algorithm.reweigh(rows)) for rows in parts]
+    total = 0.0
+    for own, rows in enumerate(parts):
+        learner = Rank()
+        learner.other = sums[1 - own]
+        total += algorithm.fit(policy_of(learner), rows)["loss/policy"]
+    assert total == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_rank_without_any_weight_divides_by_the_others():
+    learner = Rank()
+    learner.other = {"policy": 4.0}
+    assert Carried().fit(policy_of(learner), [row_of([0, 1], [0, 0])])["loss/policy"] == 0.0
+
+
+def test_a_kl_may_have_an_average_of_its_own():
+    # Policy over tokens, KL as a sum over each trajectory, then a mean over the three of them (VinePPO).
+    algorithm = PolicyGradient(kl=0.1, kl_average="constant")
+    rows = matrix()
+    for row in rows:
+        row.weights["kl"] = row.weights["policy"].copy()
+    assert algorithm.weigh(algorithm.reweigh(rows)) == {"policy": 7.0, "kl": 3.0}
+    algorithm = PolicyGradient(kl=0.1, kl_average="sequence", average="trajectory")
+    scaled = algorithm.reweigh(rows)
+    assert scaled[0].weights["policy"].tolist() == [0, 0, 0.25, 0.25, 0.25]
+    assert scaled[0].weights["kl"].tolist() == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3])
+    assert algorithm.weigh(scaled) == pytest.approx({"policy": 3.0, "kl": 4.0})
+
+
 def test_reweigh_gives_scaled_copies():
     rows = matrix()
     before = [row.weights["policy"].copy() for row in rows]
@@ -90,7 +144,7 @@ def test_reweigh_gives_scaled_copies():
 
 def test_fractional_weights_count_as_given():
     # One row, weights 1 and 3 on losses 10 and 20: every mode but "constant" gives (10 + 60) / 4 = 17.5.
-    for average in ("token", "sequence", "trajectory"):
+    for average in ("token", "sequence", "trajectory", "group"):
         row = row_of([0, 0, 0], [0, 1, 3], advantage=[0, 10, 20])
         metrics = Carried(average=average).fit(policy_of(Bigram()), [row])
         assert metrics["loss/policy"] == pytest.approx(17.5)

@@ -12,7 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlready.algorithms import ALGORITHMS, GRPO, PPO, RLOO, PolicyGradient, Reinforce, algorithm
+from rlready.algorithms import ALGORITHMS, GRPO, NGRPO, PPO, RLOO, MaxRL, PassK, PolicyGradient, Reinforce, algorithm
+from rlready.algorithms.credit import CREDITS, cut_off
+from rlready.algorithms.kl import costs_to_go, deduct
 from rlready.algorithms.ppo import estimate_values, normalize
 from rlready.errors import UserError
 from rlready.policy.base import Policy
@@ -36,17 +38,17 @@ def test_grpo_by_hand():
 def test_grpo_std_options():
     # Centred: (.5, -.5) and (1, -1). Batch deviation: sqrt((.25 + .25 + 1 + 1) / 4) = sqrt(.625).
     groups = lambda: (group_of(1, 0), group_of(3, 1))  # noqa: E731
-    assert credited(GRPO(std="group"), *groups()) == [[1, -1], [1, -1]]
-    assert credited(GRPO(std="none"), *groups()) == [[0.5, -0.5], [1, -1]]
+    assert credited(GRPO(advantage="std"), *groups()) == [[1, -1], [1, -1]]
+    assert credited(GRPO(advantage="mean"), *groups()) == [[0.5, -0.5], [1, -1]]
     b = math.sqrt(0.625)
-    first, second = credited(GRPO(std="batch"), *groups())
+    first, second = credited(GRPO(advantage="batch_std"), *groups())
     assert first == pytest.approx([0.5 / b, -0.5 / b]) and second == pytest.approx([1 / b, -1 / b])
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3, 1e6 + 0.1])
-@pytest.mark.parametrize("std", ["group", "batch", "none"])
-def test_a_group_without_variance_gets_exactly_zero(reward, std):
-    assert credited(GRPO(std=std), group_of(*[reward] * 7)) == [[0.0] * 7]
+@pytest.mark.parametrize("rule", ["mean", "loo", "std", "batch_std", "maxrl", "best", "batch"])
+def test_a_group_without_variance_gets_exactly_zero(reward, rule):
+    assert credited(PolicyGradient(advantage=rule), group_of(*[reward] * 7)) == [[0.0] * 7]
 
 
 def test_reward_jitter_is_not_blown_up():
@@ -84,17 +86,109 @@ def test_rloo_is_the_scaled_group_mean(rewards):
     assert credited(RLOO(), group_of(*rewards))[0] == pytest.approx(expected, abs=1e-9)
 
 
+def test_maxrl_by_hand():
+    # 1 0 0 0: m = .25, so 3 and -1 each. All wrong: 0. Rewards below 0 have no pass rate.
+    assert credited(MaxRL(), group_of(1, 0, 0, 0), group_of(0, 0)) == [[3, -1, -1, -1], [0, 0]]
+    with pytest.raises(UserError, match=r"needs rewards of 0 or more; one is -1"):
+        credited(MaxRL(), group_of(1, -1))
+
+
+def test_ngrpo_by_hand():
+    # 1 0 with a virtual 1: m = 2/3, s = sqrt(2)/3: (1/3, -2/3) / s. With a best reward of 3: 1 0 3, m = 4/3.
+    s = math.sqrt(2) / 3
+    assert credited(NGRPO(), group_of(1, 0))[0] == pytest.approx([1 / 3 / s, -2 / 3 / s])
+    s = math.sqrt(14) / 3
+    assert credited(NGRPO(reward_cap=3.0), group_of(1, 0))[0] == pytest.approx([-1 / 3 / s, -4 / 3 / s])
+    with pytest.raises(UserError, match=r"reward of 2 is above reward_cap=1"):
+        credited(NGRPO(), group_of(2, 0))
+
+
+def test_pass_k_by_hand():
+    assert credited(PassK(), group_of(0, 3, 1), group_of(1, 1, 0), group_of(5)) == [[0, 2, 0], [0, 0, 0], [0]]
+
+
+def test_rules_work_on_nothing():
+    algo = PolicyGradient(advantage="running")
+    for rule in CREDITS.values():
+        assert rule([], algo) == []
+        assert [len(a) for a in rule([np.zeros(0), np.ones(2)], algo)] == [0, 2]
+
+
+def stopped(reward, stop, trainable=True):
+    turns = [Turn([0], [1, 2], [-1.0, -1.0], stop=stop, trainable=trainable), Turn([0, 3], [1], [-1.0])]
+    return Trajectory(Task.of("t"), turns, reward=reward, verdict=Verdict.WRONG)
+
+
+def test_cut_off_answers():
+    """A positive reward of an answer that the cap stopped counts as graded, as at most 0, or not at all."""
+    assert cut_off(stopped(0.5, "length")) and not cut_off(stopped(0.5, "end"))
+    assert not cut_off(stopped(0.5, "length", trainable=False))  # a probe
+
+    def update(truncated, rewards=(0.5, -1.0)):
+        group = Group(Task.of("t"), [stopped(r, "length") for r in rewards] + [stopped(1.0, "end")])
+        metrics = asyncio.run(PolicyGradient(truncated=truncated).update(policy_of(Bigram()), [group]))
+        return [t.turns[0].advantage for t in group.trajectories], metrics["rows"]
+
+    third = 0.5 / 3
+    assert update("keep") == ([pytest.approx(0.5 - third), pytest.approx(-1 - third), pytest.approx(1 - third)], 6)
+    assert update("zero") == ([0.0, -1.0, 1.0], 6)
+    advantages, rows = update("mask")
+    assert advantages == update("keep")[0] and rows == 2  # in the statistics, and not trained on
+    assert update("mask", rewards=(0.5,))[1] == 2
+
+
+def test_right_answers_are_imitated_over_their_own_tokens():
+    learner = Bigram()
+    group = group_of(1.0, 0.0, 0.0, learner=learner)
+    for trajectory in group.trajectories:
+        trajectory.verdict = Verdict.RIGHT if trajectory.reward else Verdict.WRONG
+    right = group.trajectories[0].turns[0]
+    metrics = asyncio.run(PolicyGradient(imitate=0.1).update(policy_of(learner), [group]))
+    assert metrics["loss/imitate"] == pytest.approx(-0.1 * np.mean(right.logprobs), rel=1e-5)
+
+
+def test_costs_go_back_along_the_episode():
+    """Each token answers for its own and all later costs; where two turns follow one, for their mean."""
+    turns = [
+        Turn([0], [1, 2], costs=[1.0, 2.0]),
+        Turn([0, 1, 2, 3], [1], parent=0, costs=[4.0]),
+        Turn([0, 1, 2, 0], [2, 2], parent=0, costs=[8.0, 16.0]),
+        Turn([0, 1, 2], [3], parent=0, trainable=False),
+    ]
+    trajectory = Trajectory(Task.of("t"), turns, reward=1.0)
+    assert costs_to_go(trajectory) == {0: [1 + 2 + 14, 2 + 14], 1: [4], 2: [24, 16]}
+    trajectory.assign(0.5)
+    turns[1].advantage = [1.0]
+    deduct([Group(Task.of("t"), [trajectory])])
+    assert [t.advantage for t in turns] == [[-16.5, -15.5], [-3.0], [-23.5, -15.5], None]
+
+
+def test_a_kl_in_the_reward_is_taken_off_once():
+    learner = Bigram()
+    learner.reference = learner.table.detach() + 0.3 * torch.eye(4, dtype=torch.float64)
+    group = group_of(1.0, 0.0, learner=learner)
+    metrics = asyncio.run(PolicyGradient(kl=0.2, kl_in="reward").update(policy_of(learner), [group]))
+    for trajectory, advantage in zip(group.trajectories, (0.5, -0.5), strict=True):
+        turn = trajectory.turns[0]
+        row = [0, *turn.completion_ids]
+        logp = torch.log_softmax(learner.reference, -1)
+        k1 = [lp - logp[a, b].item() for lp, a, b in zip(turn.logprobs, row, row[1:], strict=False)]
+        assert turn.costs == pytest.approx([0.2 * k for k in k1], abs=1e-6)
+        assert turn.advantage == pytest.approx([advantage - 0.2 * sum(k1), advantage - 0.2 * k1[1]], abs=1e-6)
+    assert "loss/kl" not in metrics and math.isfinite(metrics["kl/reference"])
+
+
 def test_reinforce_baselines():
     assert credited(Reinforce(), group_of(1, 0), group_of(5)) == [[-1, -2], [3]]  # batch mean 2
-    assert credited(Reinforce(baseline="none"), group_of(1, 0)) == [[1, 0]]
+    assert credited(Reinforce(advantage="none"), group_of(1, 0)) == [[1, 0]]
 
 
 def test_running_baseline_by_hand_and_through_a_checkpoint():
     # Batch means 2, 4: the first has nothing before it; the second meets 2; then .9 x 2 + .1 x 4 = 2.2.
-    algo = Reinforce(baseline="running", decay=0.9)
+    algo = Reinforce(advantage="running")
     assert credited(algo, group_of(3, 1)) == [[1, -1]]
     assert credited(algo, group_of(4)) == [[2]]
-    other = Reinforce(baseline="running", decay=0.9)
+    other = Reinforce(advantage="running")
     other.load_state_dict(algo.state_dict())
     for a in (algo, other):
         assert credited(a, group_of(4))[0] == pytest.approx([1.8])
@@ -165,7 +259,11 @@ def test_ppo_update_moves_policy_and_critic_the_right_way():
 # -- a whole update --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "rloo", "sft"])
+OWN = ["reinforce", "rloo", "grpo", "drgrpo", "dapo", "gspo", "luspo", "gmpo", "reinforce++", "maxrl", "ngrpo", "passk",
+       "cispo", "sapo", "dppo"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*OWN, "ppo", "sft"])
 def test_one_update_makes_the_rewarded_token_likelier(name):
     learner = Bigram()
     group = group_of(1.0, 0.0, 0.0, learner=learner)
@@ -183,7 +281,7 @@ def test_one_update_makes_the_rewarded_token_likelier(name):
 def test_an_update_without_anything_to_learn_is_harmless():
     learner = Bigram()
     dead = Group(Task.of("t"), [Trajectory(Task.of("t"), [Turn([0], [1], [-1.0])], failure="died")])
-    for name in ALGORITHMS:
+    for name in (*OWN, "ppo", "sft"):
         metrics = asyncio.run(algorithm(name).update(policy_of(learner), [dead]))
         assert metrics["rows"] == 0 and learner.version == 0
 
@@ -199,34 +297,32 @@ def test_a_gradient_that_is_not_finite_leaves_the_sampler_alone():
     assert policy.version == 0
 
 
-# -- a user's own algorithm: one method, one file (MaxRL) ------------------------------------------------------------
+# -- a user's own algorithm: one method, one file ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class MaxRL(PolicyGradient):
-    """Advantage (r - m) / m within a group, zero where the mean m is zero (arXiv 2602.02710).
+class Median(PolicyGradient):
+    """Reward less the group's median, which one outlier does not move.
 
-    What the user inherits: clip, dual clip, averaging, KL, entropy bonus, corrections and every metric, all as fields.
+    What the user inherits: trust regions, averaging, KL, entropy bonus, corrections and every metric, all as fields.
     What the user writes: how reward becomes advantage. Groups hold `rewards` and `valid` in the same order; `assign`
     reaches every trainable turn, however the trajectory branches.
     """
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         for group in groups:
-            m = group.rewards.mean()
             for trajectory, r in zip(group.valid, group.rewards, strict=True):
-                trajectory.assign((r - m) / m if m > 0 else 0.0)
+                trajectory.assign(r - np.median(group.rewards))
 
 
-def test_maxrl_is_one_method():
-    # 1 0 0 0: m = .25, so 3 and -1 each. All wrong: 0.
-    assert credited(MaxRL(), group_of(1, 0, 0, 0), group_of(0, 0)) == [[3, -1, -1, -1], [0, 0]]
+def test_ones_own_rule_is_one_method():
+    assert credited(Median(), group_of(9, 1, 0), group_of(0, 0)) == [[8, 0, -1], [0, 0]]
 
 
-def test_maxrl_learns_with_inherited_fields():
+def test_ones_own_rule_learns_with_inherited_fields():
     learner = Bigram()
     group = group_of(1, 0, 0, learner=learner)
-    algo = MaxRL(clip_high=0.28, average="trajectory", kl=0.01, epochs=2)
+    algo = Median(trust="clip", clip_high=0.28, average="trajectory", kl=0.01, epochs=2)
     before = torch.softmax(learner.table.detach()[0], 0)[1].item()
     metrics = asyncio.run(algo.update(policy_of(learner), [group]))
     assert torch.softmax(learner.table.detach()[0], 0)[1].item() > before
@@ -238,7 +334,9 @@ def test_maxrl_learns_with_inherited_fields():
 
 def test_registry_builds_by_name():
     assert algorithm("GRPO", clip_high=0.28) == GRPO(clip_high=0.28)
-    assert set(ALGORITHMS) == {"grpo", "ppo", "reinforce", "rloo", "sft"}
+    assert {*OWN, "ppo", "sft"} <= set(ALGORITHMS)
+    for name, kind in ALGORITHMS.items():
+        assert name == name.lower() and kind.__doc__ and isinstance(kind().max_lag, int)
 
 
 def test_unknown_names_offer_the_nearest():
@@ -260,6 +358,6 @@ def test_old_behaviour_logprobs_raise_the_ratio():
     learner = Bigram(lr=1.0)
     group = group_of(1.0, 0.0, learner=learner)
     with_behaviour(learner, group.trajectories)
-    first = asyncio.run(GRPO(epochs=1, clip_high=None, clip_low=None).update(policy_of(clone(learner)), [group]))
-    second = asyncio.run(GRPO(epochs=3, clip_high=None, clip_low=None).update(policy_of(clone(learner)), [group]))
+    first = asyncio.run(RLOO(epochs=1).update(policy_of(clone(learner)), [group]))
+    second = asyncio.run(RLOO(epochs=3).update(policy_of(clone(learner)), [group]))
     assert first["ratio/max"] == pytest.approx(1, abs=1e-6) and second["ratio/max"] > 1.1

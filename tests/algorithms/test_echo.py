@@ -11,8 +11,9 @@ import torch
 
 from rlready.aio import run_sync
 from rlready.algorithms import GRPO, PPO, RLOO, SFT, Reinforce, nll
-from rlready.algorithms.base import Algorithm
-from rlready.algorithms.streams import log_ratio, surrogate
+from rlready.algorithms.base import Algorithm, run_weights
+from rlready.algorithms.streams import log_ratio
+from rlready.algorithms.trust import surrogate
 from rlready.curriculum.samplers import Uniform
 from rlready.envs.base import Env, Observation, Step
 from rlready.errors import UserError
@@ -127,9 +128,7 @@ def play(policy: TinyPolicy, seed: int, group_size: int = 8) -> list[Group]:
 
 def gradients(policy: TinyPolicy, algorithm: Algorithm, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
     rows, _ = algorithm.prepare(policy, rows)
-    from rlready.algorithms.base import reweigh, run_weights
-
-    rows = reweigh(rows, algorithm.average)
+    rows = algorithm.reweigh(rows)
     policy.learner.forward_backward(rows, algorithm.loss, algorithm.weigh(rows) | run_weights(rows))
     out = {n: p.grad.clone() for n, p in policy.learner.model.named_parameters() if p.grad is not None}
     policy.learner.model.zero_grad()
@@ -181,7 +180,7 @@ class Before(GRPO):
 
     def terms(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
         mask = batch.weights["policy"] > 0
-        log_r = log_ratio(outputs.logprobs, batch.logprobs, mask, self.importance)
+        log_r = log_ratio(outputs.logprobs, batch.logprobs, mask)
         advantage = torch.where(mask, batch.advantage, 0.0)
         return {"policy": surrogate(log_r.exp(), advantage, self.clip_low, self.clip_high, self.dual_clip)[0]}
 
