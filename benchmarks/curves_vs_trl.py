@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -58,9 +59,9 @@ def agreement(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         at = slice(i * n // 5, (i + 1) * n // 5)
         runs = [[statistics.fmean(s["reward"] for s in p["steps"][side][at]) for p in pairs] for side in SIDES]
         gap = statistics.fmean(runs[0]) - statistics.fmean(runs[1])
-        error = (sum(statistics.variance(each) for each in runs) / len(pairs)) ** 0.5 if len(pairs) > 1 else None
+        spread = sum(statistics.variance(each) for each in runs) / len(pairs) if len(pairs) > 1 else math.nan
         parts.append({"rlready": statistics.fmean(runs[0]), "trl": statistics.fmean(runs[1]), "gap": gap,
-                      "standard error": error})  # fmt: skip
+                      "standard error": math.sqrt(spread)})  # fmt: skip
     return curves(pairs) | {"fifths": parts}
 
 

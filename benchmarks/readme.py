@@ -58,6 +58,83 @@ def vs_trl(r: Result) -> str:
     )
 
 
+def dpo_vs_trl(r: Result) -> str:
+    """Ratio, agreement of the losses, settings."""
+    ratio, runs = r["ratio"], r["runs"]
+    middle = len(runs) // 2
+    seconds = {side: sorted(run["seconds"][side] for run in runs)[middle] for side in ("rlready", "trl")}
+    losses = {when: {side: runs[0]["losses"][when][side] for side in seconds} for when in ("first", "last")}
+    rows = [
+        ["seconds a step, median", *(f"{seconds[s]:.3f}" for s in seconds)],
+        ["loss of the first step", *(f"{losses['first'][s]:.6f}" for s in seconds)],
+        ["loss of the last step", *(f"{losses['last'][s]:.6f}" for s in seconds)],
+        ["best setting", *(r["best"][s].split(", ", 1)[1] for s in seconds)],
+    ]
+    held = "holds" if ratio["median"] >= 4 else "**does not hold**"
+    gap = r["greatest difference of losses"]
+    return "\n\n".join(
+        [
+            f"**TRL's step takes {ratio['median']:.1f} times as long** (median of {len(runs)} pairs, "
+            f"{ratio['min']:.1f} to {ratio['max']:.1f}; by processor time {r['ratio of processor time']:.1f}; "
+            f"by neighbouring steps {r['ratio of neighbouring steps']:.1f}). Wanted: 4; it {held}.",
+            table(["", "rlready", f"TRL {r['versions']['trl']}"], rows),
+            f"The losses of the two differ by at most {gap:.1g} in any step of any run: they do the same work.",
+        ]
+    )
+
+
+def curves_vs_trl(r: Result) -> str:
+    """Whether learning curves agree, by method, and by fifths of the runs."""
+    out = []
+    for method, m in r["methods"].items():
+        head = [f"{method.upper()}, {m['size']}", *(f"fifth {i + 1}" for i in range(5)), "all"]
+        rows = [
+            [label, *(f"{part[side]:.3f}" for part in m["fifths"]), "-"]
+            for side, label in (("rlready", "rlready"), ("trl", f"TRL {m['trl']}"))
+        ]
+        rows.append(
+            [
+                "difference",
+                *(f"{part['gap']:+.3f} ± {part['standard error']:.3f}" for part in m["fifths"]),
+                f"{m['gap']:+.3f} ± {m['standard error']:.3f}",
+            ]
+        )
+        verdict = "within" if m["within noise"] else "**beyond**"
+        out += [
+            table(head, rows),
+            f"{method.upper()}, {len(m['pairs'])} seeds: mean reward over all steps differs by {m['gap']:+.3f} with a "
+            f"standard error of {m['standard error']:.3f}: {verdict} noise (two standard errors).",
+        ]
+    return "\n\n".join(out)
+
+
+def lag(r: Result) -> str:
+    """Rewards by lag and rule, and the first signs."""
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    def spread(values: list[float]) -> str:
+        m = mean(values)
+        sd = (sum((x - m) ** 2 for x in values) / (len(values) - 1)) ** 0.5 if len(values) > 1 else 0.0
+        return f"{100 * m:.0f} ± {100 * sd:.0f}"
+
+    rows, first = [], []
+    for name, e in r["by"].items():
+        collapsed = sum(at is not None for at in e["collapsed"])
+        rows.append([name, spread(e["reward"]), spread(e["last"]), spread(e["after"]), f"{collapsed} of {e['seeds']}"])
+        # A longer answer is what the task is about, in every run.
+        signs = [(min(at), sign, len(at)) for sign, at in e["signs"].items() if sign != "length_growth"]
+        said = ", ".join(f"{sign} ({n} of {e['seeds']}, from update {at})" for at, sign, n in sorted(signs)) or "none"
+        first.append(f"- {name}: {said}")
+    return "\n\n".join(
+        [
+            table(["", "reward over the run, %", "last five updates", "after, sampled", "collapsed"], rows),
+            "Signs that began, in the order in which they did:\n\n" + "\n".join(first),
+        ]
+    )
+
+
 def rollout_engine(r: Result) -> str:
     """Shares of the two workloads."""
     both = [r["completions"], r["completions, larger model"], r["episodes"]]
@@ -267,7 +344,8 @@ def dream_serve(r: Result) -> str:
 
 
 SECTIONS: dict[str, Callable[[Result], str]] = {
-    "vs_trl": vs_trl, "rollout_engine": rollout_engine, "dream_speed": dream_speed,
+    "vs_trl": vs_trl, "dpo_vs_trl": dpo_vs_trl, "curves_vs_trl": curves_vs_trl, "lag": lag,
+    "rollout_engine": rollout_engine, "dream_speed": dream_speed,
     "log_readers": log_readers, "dream_serve": dream_serve,
     "broken_dreams": broken_dreams,
 }  # fmt: skip
@@ -281,7 +359,8 @@ def fill(page: str) -> str:
         _, closed, after = rest.partition(end)
         if not found or not closed:
             raise SystemExit(f"benchmarks/README.md has no part between {begin.strip()} and {end}.")
-        page = f"{before}{begin}{write(read(name))}\n{end}{after}"
+        measured = (HERE / "results" / f"{name}.json").exists()
+        page = f"{before}{begin}{write(read(name)) if measured else 'Not measured yet.'}\n{end}{after}"
     return page
 
 
