@@ -29,7 +29,8 @@ def run_ours(folder: Path, steps: int, seed: int, setting: Setting, pace: Pace) 
     """Train with rlready's DPO on given pairs; the reference's log-probs are taken in the first step."""
     import numpy as np
 
-    from rlready.algorithms.preferences import DPO, Pair
+    from rlready.algorithms.pairs import Pair
+    from rlready.algorithms.preferences import DPO
     from rlready.policy.base import OptimizerConfig, require_learner
     from rlready.policy.tiny import load_policy
     from rlready.policy.tiny.learner import TinyLearner
@@ -135,7 +136,7 @@ def check_ids(folder: Path, pair: dict[str, Any], row: dict[str, Any]) -> None:
     Raises:
         SystemExit: it does not.
     """
-    from rlready.algorithms.preferences import Pair
+    from rlready.algorithms.pairs import Pair
     from rlready.policy.tiny import load_policy
 
     ours = Pair.of(load_policy(folder / "start").renderer, pair["prompt"], pair["chosen"], pair["rejected"])

@@ -131,7 +131,9 @@ def ranking() -> str:
     measured = results()
     if RIVAL not in measured:
         return f"`{RIVAL}` is not measured, so nothing is compared."
-    better, worse, alike = [], [], []
+    better: list[str] = []
+    worse: list[str] = []
+    alike: list[str] = []
     for name, r in measured.items():
         text = against(r, measured[RIVAL]) if name != RIVAL else "-"
         if text != "-":

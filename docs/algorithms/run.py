@@ -88,7 +88,7 @@ def demonstrations() -> tuple[Row, ...]:
 
 def built(name: str, seed: int) -> Algorithm:
     """A preset with its own defaults."""
-    more = {"rows": demonstrations()} if name == "mixed" else {}
+    more: dict[str, Any] = {"rows": demonstrations()} if name == "mixed" else {}
     return ALGORITHMS[name](seed=seed, **FIELDS.get(name, {}), **more)
 
 
@@ -172,7 +172,8 @@ def recorded(name: str, steps: int) -> dict[str, Any]:
     import torch
 
     versions = {"torch": torch.__version__, "python": platform.python_version()}
-    return made | {"preset": name, "versions": versions, "seeds": {}}
+    fresh: dict[str, Any] = made | {"preset": name, "versions": versions, "seeds": {}}
+    return fresh
 
 
 def main() -> None:
