@@ -65,9 +65,10 @@ def factors(
     w = np.exp(gaps)
     out = np.ones_like(w)
     if rule == "truncate":
-        out = np.minimum(w, high)
+        out = np.minimum(w, np.inf if high is None else high)
     elif rule == "icepop":
-        out = np.where((w >= low) & (w <= high), w if weigh else 1.0, 0.0)
+        inside = (w >= (low or 0.0)) & (w <= (np.inf if high is None else high))
+        out = np.where(inside, w if weigh else 1.0, 0.0)
     elif rule == "sequence" and high is not None:
         total = float(gaps.sum())
         out = np.full_like(w, (np.exp(total) if weigh else 1.0) if total <= np.log(high) else 0.0)

@@ -226,3 +226,20 @@ class DPPO(PolicyGradient):
 
     trust: Trust = "tv"
     behaviour: float = 1e-3
+
+
+@dataclass(frozen=True)
+class Magistral(PolicyGradient):
+    """GRPO less its KL, batch-normed, with clip-higher and a mean over each group's tokens (2506.10910).
+
+    0.2 / 0.28; their small model, whose entropy is lower after fine-tuning, has 0.3 above. Groups without spread are
+    removed there, and count in the mean over groups here unless the curriculum's gate refuses them.
+    """
+
+    paper: ClassVar[str] = "2506.10910"
+    when: ClassVar[str] = "answers of very different lengths, and tasks that should weigh the same"
+
+    advantage: Advantage = "batch_std"
+    trust: Trust = "clip"
+    clip_high: float | None = 0.28
+    average: Average = "group"

@@ -260,7 +260,7 @@ def test_ppo_update_moves_policy_and_critic_the_right_way():
 
 
 OWN = ["reinforce", "rloo", "grpo", "drgrpo", "dapo", "gspo", "luspo", "gmpo", "reinforce++", "maxrl", "ngrpo", "passk",
-       "cispo", "sapo", "dppo"]  # fmt: skip
+       "cispo", "sapo", "dppo", "magistral"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*OWN, "ppo", "sft"])

@@ -30,7 +30,7 @@ from rlready.types import Group, Task, Trajectory, Turn
 from tests.algorithms.toy_bigram import Bigram, Bound, group_of, policy_of, row_of, with_behaviour
 
 OWN = ["reinforce", "rloo", "grpo", "drgrpo", "dapo", "gspo", "luspo", "gmpo", "reinforce++", "maxrl", "ngrpo", "passk",
-       "cispo", "sapo", "dppo"]  # fmt: skip
+       "cispo", "sapo", "dppo", "magistral"]  # fmt: skip
 
 
 def step(algo, rows, learner=None):

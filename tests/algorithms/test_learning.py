@@ -77,7 +77,7 @@ OWN = {
     name: algorithm(name, minibatches=2)
     for name in (
         "reinforce", "rloo", "grpo", "drgrpo", "dapo", "gspo", "luspo", "gmpo", "reinforce++", "maxrl", "ngrpo",
-        "cispo", "sapo", "dppo",
+        "cispo", "sapo", "dppo", "magistral",
     )
 }  # fmt: skip
 OTHERS = {

@@ -127,8 +127,9 @@ def test_every_column_is_filled_at_its_token():
             temperature=0.5,
             support=[s1, None],
             value=[3.0, 4.0],
+            version=[3, 4],
         ),
-        T("abXYc", "Z", 0, logprobs=[-3.0], advantage=2.0, temperature=0.0, support=[s2], returns=7.0),
+        T("abXYc", "Z", 0, logprobs=[-3.0], advantage=2.0, temperature=0.0, support=[s2], returns=7.0, version=7),
     ]
     (row,) = compile_trajectory(episode(turns))
     np.testing.assert_array_equal(row.logprobs, [0, 0, -1, -2, 0, -3])
@@ -141,6 +142,7 @@ def test_every_column_is_filled_at_its_token():
     np.testing.assert_array_equal(row.turn, [-1, -1, 0, 0, -1, 1])
     np.testing.assert_array_equal(row.support_of, [-1, -1, 0, -1, -1, 1])
     assert [list(s) for s in row.supports] == [[1, 7], [2, 9]]
+    np.testing.assert_array_equal(row.version, [-1, -1, 3, 4, -1, 7])
 
 
 def test_supports_are_one_array_by_identity_and_by_content():
