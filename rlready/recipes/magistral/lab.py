@@ -52,25 +52,25 @@ class Config:
     """
 
     problems: int = 16000
-    demonstrations: int = 8000
+    demonstrations: int = 9000
     english: float = 0.4
     wordy: float = 0.15
     start_accuracy: float = 0.55
-    clone_epochs: int = 5
+    clone_epochs: int = 4
     clone_lr: float = 2e-3
     batch_tokens: int = 1024
     look_every: int = 50
     look_tasks: int = 100
-    own_logs: int = 2000
+    own_logs: int = 4000
     filter_epochs: int = 2
     filter_lr: float = 3e-4
-    pool: int = 320
+    pool: int = 640
     samples: int = 16
     planted: float = 0.1
     groups: int = 16
     group_size: int = 8
-    steps: int = 100
-    lr: float = 3e-4
+    steps: int = 80
+    lr: float = 5e-4
     minibatches: int = 8
     clip_low: float = 0.2
     clip_high: float = 0.28

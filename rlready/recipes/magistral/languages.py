@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 NAMES = ("Anna", "Paul", "Clara", "Max", "Nina", "Leo")
-KINDS = ("add", "subtract", "multiply", "hours", "weeks")
+KINDS = ("add", "subtract", "multiply", "hours", "metres")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Language:
     Attributes:
         code: ISO 639-1.
         things: what is counted.
-        minutes, days: the words for what the two unit problems ask for.
+        minutes, centimetres: the words for what the two unit problems ask for.
         questions: by kind, ways to ask.
         openers: ways to begin a thought; one may be empty.
         steps: by kind, ways to lead over to the formula.
@@ -30,7 +30,7 @@ class Language:
     code: str
     things: tuple[str, ...]
     minutes: str
-    days: str
+    centimetres: str
     questions: dict[str, tuple[str, ...]]
     openers: tuple[str, ...]
     steps: dict[str, tuple[str, ...]]
@@ -42,7 +42,7 @@ ENGLISH = Language(
     "en",
     ("apples", "books", "pencils", "eggs"),
     "minutes",
-    "days",
+    "centimetres",
     {
         "add": (
             "{p} has {a} {n} and buys {b} more . How many {n} are there now ?",
@@ -54,7 +54,7 @@ ENGLISH = Language(
         ),
         "multiply": ("One box holds {a} {n} . How many {n} are in {b} boxes ?",),
         "hours": ("A film lasts {a} hours and {b} minutes . How many minutes is that ?",),
-        "weeks": ("A journey takes {a} weeks and {b} days . How many days is that ?",),
+        "metres": ("A rope is {a} metres and {b} centimetres long . How many centimetres is that ?",),
     },
     ("", "Let us see what we know .", "I will do this step by step ."),
     {
@@ -62,7 +62,7 @@ ENGLISH = Language(
         "subtract": ("I take the second number away , {f} .", "We must subtract here , so {f} ."),
         "multiply": ("I multiply the two numbers , {f} .", "Each box holds just as many , so {f} ."),
         "hours": ("I turn the hours into minutes first , {f} .", "An hour has sixty minutes , so {f} ."),
-        "weeks": ("I turn the weeks into days first , {f} .", "A week has seven days , so {f} ."),
+        "metres": ("I turn the metres into centimetres first , {f} .", "A metre has a hundred centimetres , so {f} ."),
     },
     (
         "I want to check this once more . The result is still {r} .",
@@ -75,7 +75,7 @@ FRENCH = Language(
     "fr",
     ("pommes", "livres", "crayons", "tomates"),
     "minutes",
-    "jours",
+    "centimètres",
     {
         "add": (
             "{p} a {a} {n} et en achète encore {b} . Combien de {n} cela fait-il maintenant ?",
@@ -87,7 +87,7 @@ FRENCH = Language(
         ),
         "multiply": ("Une boîte contient {a} {n} . Combien de {n} y a-t-il dans {b} boîtes ?",),
         "hours": ("Un film dure {a} heures et {b} minutes . Combien de minutes cela fait-il ?",),
-        "weeks": ("Un voyage dure {a} semaines et {b} jours . Combien de jours cela fait-il ?",),
+        "metres": ("Une corde mesure {a} mètres et {b} centimètres . Combien de centimètres cela fait-il ?",),
     },
     ("", "Voyons ce que nous savons .", "Je vais le faire pas à pas ."),
     {
@@ -95,7 +95,7 @@ FRENCH = Language(
         "subtract": ("J'enlève le deuxième nombre , {f} .", "Il faut soustraire ici , donc {f} ."),
         "multiply": ("Je multiplie les deux nombres , {f} .", "Chaque boîte en contient autant , donc {f} ."),
         "hours": ("Je change d'abord les heures en minutes , {f} .", "Une heure a soixante minutes , donc {f} ."),
-        "weeks": ("Je change d'abord les semaines en jours , {f} .", "Une semaine a sept jours , donc {f} ."),
+        "metres": ("Je change d'abord les mètres en centimètres , {f} .", "Un mètre a cent centimètres , donc {f} ."),
     },
     (
         "Je veux encore vérifier cela . Le résultat est toujours {r} .",
@@ -108,7 +108,7 @@ GERMAN = Language(
     "de",
     ("Äpfel", "Bücher", "Stifte", "Eier"),
     "Minuten",
-    "Tage",
+    "Zentimeter",
     {
         "add": (
             "{p} hat {a} {n} und kauft noch {b} dazu . Wie viele {n} sind es jetzt ?",
@@ -120,7 +120,7 @@ GERMAN = Language(
         ),
         "multiply": ("In einer Kiste sind {a} {n} . Wie viele {n} sind in {b} Kisten ?",),
         "hours": ("Ein Film dauert {a} Stunden und {b} Minuten . Wie viele Minuten sind das ?",),
-        "weeks": ("Eine Reise dauert {a} Wochen und {b} Tage . Wie viele Tage sind das ?",),
+        "metres": ("Ein Seil ist {a} Meter und {b} Zentimeter lang . Wie viele Zentimeter sind das ?",),
     },
     ("", "Sehen wir zuerst , was wir wissen .", "Ich gehe hier Schritt für Schritt vor ."),
     {
@@ -128,7 +128,7 @@ GERMAN = Language(
         "subtract": ("Ich ziehe die zweite Zahl ab , {f} .", "Wir müssen hier abziehen , also {f} ."),
         "multiply": ("Ich nehme die beiden Zahlen mal , {f} .", "In jeder Kiste ist gleich viel , also {f} ."),
         "hours": ("Ich rechne zuerst die Stunden um , {f} .", "Eine Stunde hat sechzig Minuten , also {f} ."),
-        "weeks": ("Ich rechne zuerst die Wochen um , {f} .", "Eine Woche hat sieben Tage , also {f} ."),
+        "metres": ("Ich rechne zuerst die Meter um , {f} .", "Ein Meter hat hundert Zentimeter , also {f} ."),
     },
     (
         "Das will ich noch einmal prüfen . Das Ergebnis ist immer noch {r} .",
@@ -141,7 +141,7 @@ SPANISH = Language(
     "es",
     ("libros", "huevos", "lápices", "tomates"),
     "minutos",
-    "días",
+    "centímetros",
     {
         "add": (
             "{p} tiene {a} {n} y compra {b} más . ¿ Cuántos {n} tiene ahora ?",
@@ -153,7 +153,7 @@ SPANISH = Language(
         ),
         "multiply": ("En una caja hay {a} {n} . ¿ Cuántos {n} hay en {b} cajas ?",),
         "hours": ("Una película dura {a} horas y {b} minutos . ¿ Cuántos minutos son ?",),
-        "weeks": ("Un viaje dura {a} semanas y {b} días . ¿ Cuántos días son ?",),
+        "metres": ("Una cuerda mide {a} metros y {b} centímetros . ¿ Cuántos centímetros son ?",),
     },
     ("", "Veamos primero lo que sabemos .", "Voy a hacerlo paso a paso ."),
     {
@@ -161,7 +161,7 @@ SPANISH = Language(
         "subtract": ("Quito el segundo número , {f} .", "Aquí hay que restar , así que {f} ."),
         "multiply": ("Multiplico los dos números , {f} .", "En cada caja hay lo mismo , así que {f} ."),
         "hours": ("Primero paso las horas a minutos , {f} .", "Una hora tiene sesenta minutos , así que {f} ."),
-        "weeks": ("Primero paso las semanas a días , {f} .", "Una semana tiene siete días , así que {f} ."),
+        "metres": ("Primero paso los metros a centímetros , {f} .", "Un metro tiene cien centímetros , así que {f} ."),
     },
     (
         "Quiero comprobarlo una vez más . El resultado sigue siendo {r} .",

@@ -51,17 +51,18 @@ def small(run: Run, config: Config | None = None) -> Report:
     base = lab.policy()
     arm(ARMS.base, base, partial(lab.cloning, base))
 
-    # The rival with the same start: its own right answers, cloned.
-    player = PolicyActor(base, lab.params, derive(run.seed, "own logs"))
-    own = play_logs(run, "own logs", lab.sets["rl"], ChatEnv, player, config.own_logs, source="agent")
-    rival = clone_policy(base, OptimizerConfig(lr=config.filter_lr))
-    arm(ARMS.filtered, rival, partial(lab.filtered, rival, own))
-
     # Difficulty, first pass; RL on what it leaves; then everything again.
     pool, wrong = plant(lab.sets["rl"].head(config.pool), config.planted, run.seed)
     first = lab.graded("first pass", base, pool, first_pass)
     kept = pool.filter(lambda task: task.id in first.kept)
     tasks = kept if len(kept) else pool
+
+    # The rival with the same start and tasks: its own right answers, cloned.
+    player = PolicyActor(base, lab.params, derive(run.seed, "own logs"))
+    own = play_logs(run, "own logs", tasks, ChatEnv, player, config.own_logs, source="agent")
+    rival = clone_policy(base, OptimizerConfig(lr=config.filter_lr))
+    arm(ARMS.filtered, rival, partial(lab.filtered, rival, own))
+
     policy = lab.start(base)
     arm(ARMS.rl, policy, partial(lab.rl, policy, tasks))
     second = lab.graded("second pass", policy, pool, second_pass)

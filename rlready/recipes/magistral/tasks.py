@@ -22,13 +22,13 @@ from rlready.types import Score, Task, Trajectory
 FORM = ThinkFormat(open="<think>", close="</think>", answer="boxed")
 CODES = tuple(LANGUAGES)
 RANGES = {
-    "add": ((11, 79), (2, 5)),
-    "subtract": ((21, 89), (2, 5)),
-    "multiply": ((11, 39), (2, 3)),
-    "hours": ((1, 5), (5, 55)),
-    "weeks": ((2, 7), (1, 4)),
+    "add": ((11, 89), (2, 9)),
+    "subtract": ((21, 99), (2, 9)),
+    "multiply": ((11, 99), (2, 4)),
+    "hours": ((2, 9), (5, 55)),
+    "metres": ((2, 9), (11, 99)),
 }
-SPLITS = {"sft": 0.45, "rl": 0.35, "dev": 0.05, "test": 0.15}
+SPLITS = {"sft": 0.5, "rl": 0.35, "dev": 0.05, "test": 0.1}
 
 
 def problem(chance: random.Random, index: int) -> Task:
@@ -36,7 +36,7 @@ def problem(chance: random.Random, index: int) -> Task:
     language = LANGUAGES[CODES[index % len(CODES)]]
     kind = chance.choice(KINDS)
     a, b = _numbers(kind, chance)
-    thing = {"hours": language.minutes, "weeks": language.days}.get(kind) or chance.choice(language.things)
+    thing = {"hours": language.minutes, "metres": language.centimetres}.get(kind) or chance.choice(language.things)
     said = chance.choice(language.questions[kind])
     text = said.format(a=places(a), b=places(b), n=thing, p=chance.choice(NAMES))
     data = {"answer": str(result(kind, a, b)), "language": language.code, "kind": kind, "a": a, "b": b, "thing": thing}
@@ -56,7 +56,7 @@ def _numbers(kind: str, chance: random.Random) -> tuple[int, int]:
 
 def result(kind: str, a: int, b: int) -> int:
     """The right answer."""
-    return {"add": a + b, "subtract": a - b, "multiply": a * b, "hours": 60 * a + b, "weeks": 7 * a + b}[kind]
+    return {"add": a + b, "subtract": a - b, "multiply": a * b, "hours": 60 * a + b, "metres": 100 * a + b}[kind]
 
 
 def reckoning(kind: str, a: int, b: int) -> list[tuple[int, str, int]]:
@@ -67,7 +67,7 @@ def reckoning(kind: str, a: int, b: int) -> list[tuple[int, str, int]]:
         "subtract": [(a, "-", b)],
         "multiply": [(tens, "*", b), (ones, "*", b), (tens * b, "+", ones * b)],
         "hours": [(a, "*", 60), (a * 60, "+", b)],
-        "weeks": [(a, "*", 7), (a * 7, "+", b)],
+        "metres": [(a, "*", 100), (a * 100, "+", b)],
     }[kind]
 
 
@@ -136,7 +136,7 @@ def vocabulary() -> list[str]:
     out = [*NAMES, *(places(n) for n in range(1000)), FORM.open, FORM.close, r"\boxed{ }", r"\( + - * = \)"]
     for language in LANGUAGES.values():
         out += [re.sub(r"\{\w\}", " ", text) for text in _sentences(language)]
-        out += [*language.things, language.minutes, language.days]
+        out += [*language.things, language.minutes, language.centimetres]
     return out
 
 
