@@ -7,19 +7,24 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlready.doctor import Setup
 from rlready.errors import UserError
+from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.recipes.registry import paper
 from rlready.recipes.vineppo import chain, recipe
+from rlready.recipes.vineppo.critic import CriticPPO
 from rlready.recipes.vineppo.measure import NEVER, Curve, curve_of, sum_gap, updates_ratio
 from rlready.rollout.collect import Collector
 from rlready.run import Run
 from rlready.seeds import rng
 from rlready.types import Trajectory, Turn, Verdict
+from tests.algorithms.toy_bigram import Bigram, group_of, policy_of
 
 TINY = replace(
     recipe.SMOKE, problems=80, sft_epochs=1, check_every=1000, check_tasks=2, stop_at=0.0, iterations=1, eval_tasks=2
@@ -104,6 +109,52 @@ def test_all_arms_share_what_is_not_credit() -> None:
     settings = {tuple(getattr(a, name) for name in same) for name, (a, _) in made.items() if name != "RestEM"}
     assert len(settings) == 1
     assert made["PPO, lambda 1"][0].lam == 1 and made["VinePPO"][0].k == 9  # type: ignore[attr-defined]
+
+
+# -- PPO's critic -----------------------------------------------------------------------------------------------------
+
+
+def update(algorithm: CriticPPO, learner: Bigram, *rewards: float) -> list[Turn]:
+    group = group_of(*rewards, learner=learner)
+    asyncio.run(algorithm.update(policy_of(learner), [group]))
+    return [trajectory.turns[0] for trajectory in group]
+
+
+def test_a_critic_apart_values_and_learns_and_the_policy_keeps_its_head() -> None:
+    learner, apart = Bigram(seed=1), Bigram(seed=2, lr=0.05)
+    head, values, table = learner.critic.detach().clone(), apart.critic.detach().clone(), apart.table.detach().clone()
+    start = learner.table.detach().clone()
+    turns = update(CriticPPO(lam=1.0, minibatches=1).with_critic(policy_of(apart)), learner, 1.0, 0.0)
+    said = [turn.completion_ids for turn in turns]  # two tokens each, after a prompt that ends in 0
+    expected = [[float(values[0]), float(values[ids[0]])] for ids in said]
+    assert [turn.value for turn in turns] == [pytest.approx(each) for each in expected]
+    gaps = np.asarray([[r - v for v in each] for r, each in zip((1.0, 0.0), expected, strict=True)])
+    white = (gaps - gaps.mean()) / gaps.std()
+    assert [turn.advantage for turn in turns] == [pytest.approx(each.tolist()) for each in white]
+    assert not torch.equal(learner.table, start) and torch.equal(learner.critic, head)
+    returns = {0: 0.5, said[0][0]: 1.0, said[1][0]: 0.0}  # mean return after each token
+    for token, target in returns.items():
+        assert abs(float(apart.critic.detach()[token]) - target) < abs(float(values[token]) - target)
+    assert torch.equal(apart.table, table)
+
+
+def test_a_critic_that_only_measures_stands_still_and_one_is_needed() -> None:
+    apart = Bigram(seed=2)
+    values = apart.critic.detach().clone()
+    update(CriticPPO(critic_epochs=0).with_critic(policy_of(apart)), Bigram(seed=1), 1.0, 0.0)
+    assert torch.equal(apart.critic, values)
+    with pytest.raises(UserError, match="with_critic"):
+        update(CriticPPO(), Bigram(seed=1), 1.0, 0.0)
+
+
+def test_a_resumed_critic_is_the_same() -> None:
+    shape = TinyConfig(dim=16, layers=1, heads=2, max_len=64)
+    first, second = (TinyPolicy.create(chain.renderer(), shape, seed) for seed in (1, 2))
+    one, other = (CriticPPO().with_critic(critic) for critic in (first, second))
+    other.load_state_dict(one.state_dict())
+    assert first.learner is not None and second.learner is not None
+    for name, weight in first.learner.weights().items():
+        assert torch.equal(weight, second.learner.weights()[name]), name
 
 
 # -- the whole way ----------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ class Sizes:
 
     states: int = 60
     choices: int = 60
-    tried: int = 800
+    tried: int = 2400
     rollouts: int = 160
     bias_states: int = 24
     bias_rollouts: int = 1024
@@ -191,12 +191,13 @@ class Sizes:
 
 
 async def measure_values(
-    policy: Policy, tasks: TaskSet, rule: StepRule, params: SamplingParams, seed: int, sizes: Sizes
+    policy: Policy, value: Policy, tasks: TaskSet, rule: StepRule, params: SamplingParams, seed: int, sizes: Sizes
 ) -> Values:
-    """Measure a policy with a critic.
+    """Measure a policy and its critic.
 
     Args:
-        policy: whose values; its value head is the critic.
+        policy: whose values.
+        value: the critic: a policy whose value head predicts them.
         tasks: held out.
         rule: how answers are cut.
         params: as in training.
@@ -208,7 +209,7 @@ async def measure_values(
     def of(k: int, *purpose: object) -> Estimator:
         return probes(policy, score, k=k, params=params, seed=derive(seed, "estimate", k, *map(str, purpose)))
 
-    estimators = {"critic": critic(policy)} | {f"k={k}": of(k) for k in (1, 3, 9)}
+    estimators = {"critic": critic(value)} | {f"k={k}": of(k) for k in (1, 3, 9)}
     visited = await visit(policy, tasks, ChatEnv, rule=rule, params=params, seed=derive(seed, "visit"))
     found = await prediction(
         policy, drawn(visited, sizes.states, seed), estimators, score=score, params=params,

@@ -12,23 +12,25 @@ minibatches, clip and KL are one setting. Learning rates were tuned for each arm
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from rlready.aio import run_sync
-from rlready.algorithms import GRPO, PPO, RLOO, SFT, Algorithm, RestEM, VinePPO
+from rlready.algorithms import GRPO, RLOO, SFT, Algorithm, RestEM, VinePPO
+from rlready.checkpoint import Stateful
 from rlready.curriculum.samplers import Uniform
 from rlready.doctor import Setup
 from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
 from rlready.evaluate import Evaluation, evaluate, evaluate_sync
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams, require_learner
-from rlready.policy.tiny import TinyConfig, TinyPolicy, clone_policy
+from rlready.policy.tiny import TinyPolicy, clone_policy
 from rlready.recipes.study import Study
 from rlready.recipes.vineppo import chain
+from rlready.recipes.vineppo.config import SMOKE, Config
+from rlready.recipes.vineppo.critic import CriticPPO
 from rlready.recipes.vineppo.measure import (
     Curve,
-    Sizes,
     Values,
     add_batches,
     cost_table,
@@ -51,69 +53,7 @@ VINE, PPOS, CRITIC = "VinePPO", ("PPO, lambda 1", "PPO, lambda 0.95"), "PPO, lam
 PARAMS = SamplingParams(temperature=1.0, max_tokens=chain.MAX_TOKENS)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Learning rates, each tuned on seed 10."""
-
-    vine: float = 1e-4
-    ppo: float = 1e-4
-    grpo: float = 1e-4
-    rloo: float = 1e-4
-    restem: float = 1e-4
-
-
-@dataclass(frozen=True)
-class Config:
-    """Sizes and settings; where the paper has a small-scale counterpart, `paper.toml` says so.
-
-    Attributes:
-        problems: drawn, then cut into train, dev and test.
-        lengths: operations of a problem, at least and at most.
-        stop_at: accuracy at T=1 on dev tasks, as RL samples, at which SFT ends.
-        check_every, check_tasks: SFT steps between two looks at it, and tasks.
-        sft_epochs: passes at most.
-        groups, group_size: prompts and answers per prompt of an iteration.
-        iterations: of every arm but RestEM, which has the same prompts in `rounds` batches.
-        k: samples per value of VinePPO.
-        eval_every, eval_tasks: iterations between two points of a curve; dev tasks, at T=1.
-        batches: of the same policy, whose gradients are compared.
-        test_tasks, dev_tasks: held-out tasks measured; None takes all.
-    """
-
-    problems: int = 8000
-    lengths: tuple[int, int] = chain.LENGTHS
-    model: TinyConfig = field(default_factory=lambda: TinyConfig(dim=128, layers=4, heads=4, kv_heads=1, max_len=96))
-    sft_lr: float = 2e-3
-    sft_tokens: int = 1024
-    sft_epochs: int = 6
-    stop_at: float = 0.35
-    check_every: int = 20
-    check_tasks: int = 200
-    groups: int = 16
-    group_size: int = 8
-    iterations: int = 40
-    epochs: int = 2
-    minibatches: int = 4
-    rounds: int = 4
-    k: int = 9
-    clip: float = 0.2
-    kl: float = 1e-4
-    lr: Rates = field(default_factory=Rates)
-    eval_every: int = 5
-    eval_tasks: int = 300
-    batches: int = 4
-    values: Sizes = field(default_factory=Sizes)
-    test_tasks: int | None = 400
-    dev_tasks: int | None = 200
-
-
 CONFIG = Config
-SMOKE = Config(
-    problems=2000, lengths=(3, 3), model=TinyConfig(dim=48, layers=2, heads=4, kv_heads=1, max_len=64), sft_lr=4e-3,
-    sft_tokens=800, sft_epochs=6, stop_at=0.04, check_every=20, check_tasks=100, groups=4, group_size=4, iterations=2,
-    minibatches=1, rounds=1, eval_every=1, eval_tasks=24, batches=2, test_tasks=24, dev_tasks=8,
-    values=Sizes(states=12, choices=8, tried=60, rollouts=12, bias_states=4, bias_rollouts=24, bias_repeats=2),
-)  # fmt: skip
 
 
 def smoke(run: Run, config: Config = SMOKE) -> Report:
@@ -132,12 +72,18 @@ def small(run: Run, config: Config | None = None) -> Report:
     study.arm("SFT", start, lambda: warm_start(run, start, splits, config))
 
     policies: dict[str, TinyPolicy] = {}
+    critics: dict[str, TinyPolicy] = {}
     for name, (algorithm, lr) in arms(config, run.seed).items():
-        policies[name] = clone_policy(start, OptimizerConfig(lr=lr))
-        study.arm(name, policies[name], _training(run, policies[name], splits, algorithm, config))
+        policy = policies[name] = clone_policy(start, OptimizerConfig(lr=lr))
+        parts: dict[str, Stateful] = {}
+        if isinstance(algorithm, CriticPPO):
+            critics[name] = clone_policy(start, OptimizerConfig(lr=config.lr.critic))
+            algorithm = algorithm.with_critic(critics[name])
+            parts["critic"] = require_learner(critics[name])
+        study.arm(name, policy, _training(run, policy, splits, algorithm, config), parts)
     curves = {name: curve_of(run.dir, name) for name in policies}
 
-    numbers, tables = _values(run, policies[CRITIC], splits["dev"], config)
+    numbers, tables = _values(run, policies[CRITIC], critics[CRITIC], splits["dev"], config)
     notes = [f"{VINE} against {name}, T=1: {study.difference(VINE, name, mode='sampled')}." for name in policies
              if name != VINE]  # fmt: skip
     return run.report(
@@ -190,10 +136,11 @@ def arms(config: Config, seed: int) -> dict[str, tuple[Algorithm, float]]:
     if not config.kl:
         shared = {name: value for name, value in shared.items() if not name.startswith("kl")}
     lr = config.lr
+    ppo = shared | {"value_clip": config.value_clip, "critic_epochs": config.critic_epochs}
     return {
         VINE: (VinePPO(k=config.k, steps=chain.STEPS, **shared), lr.vine),
-        PPOS[0]: (PPO(lam=1.0, **shared), lr.ppo),
-        PPOS[1]: (PPO(lam=0.95, **shared), lr.ppo),
+        PPOS[0]: (CriticPPO(lam=1.0, **ppo), lr.ppo),
+        PPOS[1]: (CriticPPO(lam=0.95, **ppo), lr.ppo),
         "GRPO": (GRPO(**shared), lr.grpo),
         "RLOO": (RLOO(**shared), lr.rloo),
         "RestEM": (RestEM(seed=seed), lr.restem),
@@ -254,21 +201,24 @@ def _training(
     return work
 
 
-def _values(run: Run, policy: TinyPolicy, tasks: TaskSet, config: Config) -> tuple[dict[str, float], list[Table]]:
+def _values(
+    run: Run, policy: Policy, value: Policy, tasks: TaskSet, config: Config
+) -> tuple[dict[str, float], list[Table]]:
     """How good the critic's and the probes' values are, and what credit does to the gradient: numbers and tables."""
     seed = derive(run.seed, "values")
 
     async def work() -> Values:
-        values = await measure_values(policy, tasks, chain.STEPS, PARAMS, seed, config.values)
+        values = await measure_values(policy, value, tasks, chain.STEPS, PARAMS, seed, config.values)
         batches = await batches_of(
             policy, tasks, ChatEnv, batches=config.batches, groups=config.groups, group_size=config.group_size,
             params=PARAMS, seed=seed,
         )  # fmt: skip
-        compared = {
-            name: algorithm.bind(tasks, ChatEnv, PARAMS)
-            for name, (algorithm, _) in arms(config, run.seed).items()
-            if name != "RestEM"
-        }
+        compared: dict[str, Algorithm] = {}
+        for name, (algorithm, _) in arms(config, run.seed).items():
+            if isinstance(algorithm, CriticPPO):
+                compared[name] = replace(algorithm, critic_epochs=0).with_critic(value)
+            elif not isinstance(algorithm, RestEM):
+                compared[name] = algorithm.bind(tasks, ChatEnv, PARAMS)
         await add_batches(values, policy, compared, batches)
         return values
 

@@ -1,0 +1,77 @@
+"""Sizes and settings of the presets; where they come from stands in `paper.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlready.policy.tiny import TinyConfig
+from rlready.recipes.vineppo.chain import LENGTHS
+from rlready.recipes.vineppo.measure import Sizes
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates, each tuned on seed 10."""
+
+    vine: float = 1e-4
+    ppo: float = 1e-4
+    critic: float = 3e-4
+    grpo: float = 1e-4
+    rloo: float = 1e-4
+    restem: float = 3e-4
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and settings; where the paper has a small-scale counterpart, `paper.toml` says so.
+
+    Attributes:
+        problems: drawn, then cut into train, dev and test.
+        lengths: operations of a problem, at least and at most.
+        stop_at: accuracy at T=1 on dev tasks, as RL samples, at which SFT ends.
+        check_every, check_tasks: SFT steps between two looks at it, and tasks.
+        sft_epochs: passes at most.
+        groups, group_size: prompts and answers per prompt of an iteration.
+        iterations: of every arm but RestEM, which has the same prompts in `rounds` batches.
+        k: samples per value of VinePPO.
+        eval_every, eval_tasks: iterations between two points of a curve; dev tasks, at T=1.
+        value_clip, critic_epochs: of PPO's critic.
+        batches: of the same policy, whose gradients are compared where there are at least two.
+        test_tasks, dev_tasks: held-out tasks measured; None takes all.
+    """
+
+    problems: int = 8000
+    lengths: tuple[int, int] = LENGTHS
+    model: TinyConfig = field(default_factory=lambda: TinyConfig(dim=128, layers=4, heads=4, kv_heads=1, max_len=96))
+    sft_lr: float = 2e-3
+    sft_tokens: int = 1024
+    sft_epochs: int = 6
+    stop_at: float = 0.35
+    check_every: int = 20
+    check_tasks: int = 200
+    groups: int = 16
+    group_size: int = 8
+    iterations: int = 40
+    epochs: int = 2
+    minibatches: int = 4
+    rounds: int = 4
+    k: int = 9
+    clip: float = 0.2
+    kl: float = 1e-4
+    value_clip: float | None = 0.2
+    critic_epochs: int = 2
+    lr: Rates = field(default_factory=Rates)
+    eval_every: int = 5
+    eval_tasks: int = 300
+    batches: int = 1
+    values: Sizes = field(default_factory=Sizes)
+    test_tasks: int | None = 400
+    dev_tasks: int | None = 200
+
+
+SMOKE = Config(
+    problems=2000, lengths=(3, 3), model=TinyConfig(dim=48, layers=2, heads=4, kv_heads=1, max_len=64), sft_lr=4e-3,
+    sft_tokens=800, sft_epochs=6, stop_at=0.04, check_every=20, check_tasks=100, groups=4, group_size=4, iterations=2,
+    minibatches=1, rounds=1, eval_every=1, eval_tasks=24, batches=2, test_tasks=24, dev_tasks=8,
+    values=Sizes(states=12, choices=8, tried=60, rollouts=12, bias_states=4, bias_rollouts=24, bias_repeats=2),
+)  # fmt: skip
