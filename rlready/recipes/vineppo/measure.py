@@ -250,10 +250,10 @@ async def sum_gap(algorithm: VinePPO, policy: Policy, groups: Sequence[Group]) -
     """The largest |sum over steps of A_t - (score - V(S_0))| over answers, before whitening; 0 by the definition."""
     plain = copy.copy(algorithm)
     object.__setattr__(plain, "whiten", False)
-    groups = copy.deepcopy(list(groups))
-    await plain.credit(groups, policy)
+    copies = copy.deepcopy(list(groups))
+    await plain.credit(copies, policy)
     gaps = [0.0]
-    for trajectory in (t for group in groups for t in group.valid):
+    for trajectory in (t for group in copies for t in group.valid):
         turn = trajectory.turns[0]
         if isinstance(turn.advantage, list) and turn.value is not None:
             starts = plain.steps.starts(turn.completion_ids, policy.renderer)

@@ -27,8 +27,8 @@ def serving_gib(billions: float) -> float:
 def plan(run: Run) -> Report:
     """Tables of what the full preset loads and samples; starts nothing."""
     models = Table(
-        "Models",
-        ("model", "parameters", "serve, GiB", "train with a reference, GiB", "PPO's critic besides, GiB", "machine"),
+        "Models: GiB to serve, to train with a reference, and for PPO's critic besides",
+        ("model", "size", "serve", "train", "critic", "machine"),
         [
             (name, f"{b:.2f}B", f"{serving_gib(b):.0f}", f"{training_gib(b):.0f}",
              f"{training_gib(b, reference=False):.0f}", machine)
@@ -43,8 +43,7 @@ def plan(run: Run) -> Report:
         rows.append(
             (name, iterations, episodes, updates, f"{samples:,}", f"{iterations * samples * tokens / 2 / 1e9:,.0f}e9")
         )
-    columns = ("task", "iterations", "answers each", "optimizer steps each", "samples each at most",
-               "tokens in all at most")  # fmt: skip
+    columns = ("task", "iterations", "answers", "steps", "samples", "tokens in all")
     settings = Table(
         "Settings and their source",
         ("setting", "value", "source"),
@@ -52,7 +51,11 @@ def plan(run: Run) -> Report:
     )
     return run.report(
         "VinePPO at the paper's scale: the plan",
-        tables=[models, Table("Samples of VinePPO, per model", columns, rows), settings],
+        tables=[
+            models,
+            Table("VinePPO per model: answers, optimizer steps and samples (at most) per iteration", columns, rows),
+            settings,
+        ],
         notes=[
             "A continuation is taken to be half as long as the longest answer. States that answers share are probed "
             "once, and prefix caching spares most of the prompts, so both are upper bounds.",

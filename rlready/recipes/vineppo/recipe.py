@@ -105,9 +105,9 @@ def full(run: Run, plan: bool = False) -> Report:
     if plan:
         return plan_of(run)
     raise UserError(
-        "vineppo, preset full, samples some 20,000 continuations per update of a 1.1B or 7B model, which needs vLLM "
-        "serving, and this release does not have it yet. See what it will need: rlready run vineppo --preset full "
-        "--plan. For a Hugging Face model of any size that this machine can serve: rlready train --algorithm vineppo."
+        "vineppo, preset full, draws tens of thousands of samples per update from a 1.1B or 7B model, which needs "
+        "vLLM serving, and this release does not have it yet. See what it will need: rlready run vineppo --preset full "
+        "--plan."
     )
 
 
