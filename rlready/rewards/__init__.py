@@ -7,7 +7,7 @@ cannot be read makes the grader fail, and neither is ever paid.
     exact("answer")      the same text                     verify_exact
     choice("answer")     the right letter, and no other    verify_choice
     number("answer")     a number within a tolerance       verify_number
-    math("answer")       a number or fraction, exactly     verify_number
+    math("answer")       a mathematical answer, proved     verify_math
     pattern(r"...")      a given form                      verify_pattern
     match("answer")      the recorded reply, its facts     verify_match
                          exactly and its words nearly
@@ -27,7 +27,8 @@ from rlready.rewards.format import Reasoned, ThinkFormat, answer_of, think_forma
 from rlready.rewards.language import Classifier, same_language, strip_marks
 from rlready.rewards.length import length_penalty, soft_length
 from rlready.rewards.match import match, verify_match
-from rlready.rewards.numeric import math, number, parse_number, verify_number
+from rlready.rewards.mathematics import math, verify_math
+from rlready.rewards.numeric import number, parse_number, verify_number
 from rlready.rewards.text import choice, exact, pattern, verify_choice, verify_exact, verify_pattern
 from rlready.scoring import answer_text, as_scorer
 
@@ -58,6 +59,7 @@ __all__ = [
     "verify_choice",
     "verify_exact",
     "verify_match",
+    "verify_math",
     "verify_number",
     "verify_pattern",
 ]

@@ -1,11 +1,11 @@
-r"""Verifiers of numbers: exact (`math`) or within a tolerance (`number`).
+r"""Verifiers of numbers, exactly or within a tolerance.
 
 What they read: integers, decimals, scientific notation, `a/b`, `\frac{a}{b}`, mixed numbers `1 1/2`, thousands commas,
 signs, percent, a currency sign, a unit in words after the number. Comparison is between exact fractions: 0.5 equals
 1/2, and 0.333 does not equal 1/3.
 
-What `math` does not do yet: symbols, roots, powers, pi, sets, intervals, tuples, equations, units that convert. A gold
-answer of such a form makes the grader *fail*, so the task is excluded and counted; it is never paid and never wrong.
+A gold that is no number makes the grader *fail*, so the task is excluded and counted; it is never paid and never wrong.
+For expressions, sets, intervals, units and the rest of mathematics there is `rewards.math`.
 """
 
 from __future__ import annotations
@@ -172,11 +172,3 @@ def number(column: str = "answer", *, abs_tol: float = 0.0, rel_tol: float = 0.0
 
     return declare(number, name="number", columns=[column])
 
-
-def math(column: str = "answer") -> RewardFn:
-    """Reward the number or fraction of `task.data[column]`, compared exactly. The module says what it does not do."""
-
-    def math(task: Task, trajectory: Trajectory) -> Score:
-        return verify_number(read_answer(trajectory), task.data.get(column))
-
-    return declare(math, name="math", columns=[column])

@@ -73,13 +73,14 @@ def judge(fn: Any, text: str, stop: Stop = "end", **data: Any) -> Score:
         ("4", "", F),
         ("", "", F),
         ("4", None, F),
-        ("4", "x^2+1", F),
-        ("x^2+1", "x^2+1", F),
+        ("4", "x^2+1", W),
+        ("1+x^2", "x^2+1", R),
+        ("4", "the shape is a kite", F),
         ("4", True, F),
         ("nan", float("nan"), F),
         ("inf", float("inf"), F),
         ("1e999999999", 4, N),
-        ("1/0", "4", N),
+        ("1/0", "4", W),
     ],
 )
 def test_math(text: str, gold: Any, verdict: Verdict) -> None:
@@ -323,7 +324,7 @@ def test_compose_sums_and_keeps_parts() -> None:
     assert both.parts == {"answer": 1.0, "format": 1.0}
     form_only = judge(reward, r"\boxed{5}", answer=4)
     assert form_only.value == pytest.approx(0.2) and form_only.verdict is W
-    assert judge(reward, r"\boxed{5}", answer="x").verdict is F
+    assert judge(reward, r"\boxed{5}", answer="a kite, surely").verdict is F
 
 
 def test_compose_gates() -> None:
