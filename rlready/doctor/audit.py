@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rlready.doctor.catalogue import explained
 from rlready.doctor.credit import check_credit, check_mask, check_trained
 from rlready.doctor.episodes import check_environment, check_episodes, offered
-from rlready.doctor.evidence import Evidence, put_back, record_update, roll_out
+from rlready.doctor.evidence import Evidence, put_back, record_update, roll_out, room_of
 from rlready.doctor.logprobs import check_logprobs, check_settings, check_sync
 from rlready.doctor.losses import check_losses
 from rlready.doctor.selftest import check_rewards, check_spread
@@ -15,7 +15,7 @@ from rlready.doctor.setup import Setup, is_chat
 from rlready.doctor.splits import check_splits
 from rlready.doctor.tokens import check_contexts, check_template
 from rlready.errors import UserError
-from rlready.findings import Findings
+from rlready.findings import Findings, Where
 
 Progress = Callable[[str], None]
 _SOME = 64
@@ -62,8 +62,9 @@ def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findi
         tell("first batch")
         try:
             roll_out(evidence)
-        except UserError as error:
-            found.error("failures", f"The first batch cannot be rolled out: {error}")
+        except Exception as error:  # whatever the set-up's own parts raise is what is looked for
+            what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            found.error("failures", f"The first batch cannot be rolled out: {what}", Where(place="first batch"))
             return explained(found, full.name), evidence
         tell("episodes")
         check_episodes(evidence, found)
@@ -92,10 +93,10 @@ def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findi
 
 def _room(evidence: Evidence) -> int | None:
     """Tokens that a prompt may have where the answer is the only turn; None where that is not known."""
-    longest = getattr(getattr(evidence.policy.sampler, "config", None), "max_len", None)
-    if longest is None or not is_chat(evidence.env):
+    longest = room_of(evidence.policy)
+    if longest >= 10**9 or not is_chat(evidence.env):
         return None
-    return int(longest) - evidence.setup.params.max_tokens
+    return longest - evidence.setup.params.max_tokens
 
 
 def _silent(_: str) -> None:

@@ -11,7 +11,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -22,7 +22,8 @@ from rlready.algorithms.base import Algorithm
 from rlready.curriculum.samplers import Uniform
 from rlready.doctor.setup import Setup
 from rlready.envs.base import EnvFactory
-from rlready.policy.base import Learner, LossFn, Policy
+from rlready.errors import UserError
+from rlready.policy.base import Learner, LossFn, Policy, SampleRequest
 from rlready.rollout.collect import Collector
 from rlready.tasks.base import TaskSet
 from rlready.types import FloatArray, Group, Row, Trajectory, Turn
@@ -136,6 +137,7 @@ def roll_out(evidence: Evidence) -> None:
         made = setup.collect()
         evidence.groups = list(run_sync(_awaited(made)) if inspect.isawaitable(made) else made)
         return
+    _start(setup)
     curriculum = _Keeps(setup.tasks, setup.seed)
     collector = Collector(
         setup.policy,
@@ -152,6 +154,23 @@ def roll_out(evidence: Evidence) -> None:
     )
     collector.collect_sync(setup.groups)
     evidence.groups = curriculum.groups  # those too in which every episode failed
+
+
+def _start(setup: Setup) -> None:
+    """Let a sampler that begins somewhere else take its time, before a deadline runs."""
+    try:
+        prompt = setup.policy.renderer.render(setup.tasks[0].prompt) if setup.tasks[0].prompt else []
+    except UserError:
+        return  # told by the template check
+    if prompt and len(prompt) < room_of(setup.policy):
+        request = SampleRequest(prompt, replace(setup.params, max_tokens=1), session="doctor starts")
+        run_sync(setup.policy.sampler.sample([request]))
+        setup.policy.sampler.release(request.session)
+
+
+def room_of(policy: Policy) -> int:
+    """Longest sequence of the model, in tokens; practically endless where the sampler does not say."""
+    return int(getattr(getattr(policy.sampler, "config", None), "max_len", 10**9))
 
 
 class _Keeps(Uniform):

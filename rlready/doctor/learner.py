@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlready.algorithms.base import trajectories_of
-from rlready.doctor.evidence import Call, Evidence, clear, parameters_of, replay, single_precision
+from rlready.doctor.evidence import Call, Evidence, clear, parameters_of, replay, room_of, single_precision
 from rlready.doctor.logprobs import place
 from rlready.findings import Findings, Where
 from rlready.policy.base import Batch, Learner, Loss, Outputs
@@ -43,8 +43,7 @@ def check_padding(evidence: Evidence, found: Findings) -> None:
 
 def _lengthened(evidence: Evidence, row: Row) -> Row:
     """A row that is longer than all others, for padding."""
-    longest = getattr(getattr(evidence.policy.sampler, "config", None), "max_len", 10**9)
-    n = min(2 * len(row) + 8, longest)
+    n = min(2 * len(row) + 8, room_of(evidence.policy))
     tokens = np.resize(row.tokens, n)
     zeros = np.zeros(n, dtype=np.float32)
     return Row(tokens, {}, zeros, zeros.copy(), np.ones(n, dtype=np.float32))

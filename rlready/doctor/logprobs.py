@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rlready.aio import run_sync
-from rlready.doctor.evidence import Evidence, parameters_of, put_back, single_precision
+from rlready.doctor.evidence import Evidence, parameters_of, put_back, room_of, single_precision
 from rlready.errors import UserError
 from rlready.findings import Findings, Where
 from rlready.policy.base import Batch, Learner, Loss, Outputs, Sample, SampleRequest, SamplingParams
@@ -320,7 +320,7 @@ def _nll(outputs: Outputs, batch: Batch) -> Loss:
 def _prompts(evidence: Evidence) -> list[list[int]]:
     firsts = [turn.prompt_ids for _, t, j, turn in evidence.turns() if j == 0 and turn.prompt_ids and not t.excluded]
     distinct = {tuple(p): p for p in firsts}
-    longest = getattr(getattr(evidence.policy.sampler, "config", None), "max_len", 10**9)
+    longest = room_of(evidence.policy)
     return [p for p in distinct.values() if len(p) + 2 * _PROBE_TOKENS < longest][:_PROBES]
 
 
