@@ -43,6 +43,7 @@ class Config:
         pool, samples, planted: tasks that the difficulty filter judges, answers to each, and the share of them that
             was given a wrong reference.
         groups, group_size, steps: prompts per batch, answers per prompt, updates.
+        lr, warmup: of RL: learning rate, and updates over which it rises; the optimizer starts afresh.
         minibatches: optimizer steps per batch in the two arms that compare clips; one everywhere else.
         clip_low, clip_high: of the ratio; the symmetric arm has `clip_low` on both sides.
         refill: groups without signal that are replaced, per group of a batch.
@@ -69,8 +70,9 @@ class Config:
     planted: float = 0.1
     groups: int = 16
     group_size: int = 8
-    steps: int = 80
+    steps: int = 100
     lr: float = 5e-4
+    warmup: int = 10
     minibatches: int = 8
     clip_low: float = 0.2
     clip_high: float = 0.28
@@ -231,4 +233,4 @@ class Lab:
 
     def start(self, base: Policy) -> TinyPolicy:
         """A copy of the cloned policy, with a fresh optimizer for RL."""
-        return clone_policy(base, OptimizerConfig(lr=self.config.lr))
+        return clone_policy(base, OptimizerConfig(lr=self.config.lr, warmup=self.config.warmup))

@@ -32,14 +32,21 @@ SPLITS = {"sft": 0.5, "rl": 0.35, "dev": 0.05, "test": 0.1}
 
 
 def problem(chance: random.Random, index: int) -> Task:
-    """One problem; `data` has answer, language, kind and the two numbers."""
+    """One problem; `data` has the answer as it is to be written, language, kind and the two numbers."""
     language = LANGUAGES[CODES[index % len(CODES)]]
     kind = chance.choice(KINDS)
     a, b = _numbers(kind, chance)
     thing = {"hours": language.minutes, "metres": language.centimetres}.get(kind) or chance.choice(language.things)
     said = chance.choice(language.questions[kind])
     text = said.format(a=places(a), b=places(b), n=thing, p=chance.choice(NAMES))
-    data = {"answer": str(result(kind, a, b)), "language": language.code, "kind": kind, "a": a, "b": b, "thing": thing}
+    data = {
+        "answer": places(result(kind, a, b)),
+        "language": language.code,
+        "kind": kind,
+        "a": a,
+        "b": b,
+        "thing": thing,
+    }
     return Task.of(text, **data)
 
 
@@ -156,7 +163,7 @@ def correct() -> RewardFn:
     """1 where the number in the box is the task's answer, else 0."""
 
     def correct(task: Task, trajectory: Trajectory) -> Score:
-        return verify_number(normal(trajectory), task.data["answer"])
+        return verify_number(normal(trajectory), number(str(task.data["answer"])))
 
     return declare(correct, name="correct", columns=["answer"])
 
@@ -209,8 +216,8 @@ def plant(tasks: TaskSet, share: float, seed: int) -> tuple[TaskSet, set[str]]:
     out, wrong = [], set()
     for i, task in enumerate(tasks):
         if i in chosen:
-            off = int(task.data["answer"]) + chance.choice((-10, -2, -1, 1, 2, 10))
-            task = Task(task.prompt, dict(task.data) | {"answer": str(abs(off))}, task.meta)
+            off = int(number(task.data["answer"])) + chance.choice((-10, -2, -1, 1, 2, 10))
+            task = Task(task.prompt, dict(task.data) | {"answer": places(off)}, task.meta)
             wrong.add(task.id)
         out.append(task)
     planted = TaskSet(out, name=f"{tasks.name}, planted")
