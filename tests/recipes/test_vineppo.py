@@ -19,11 +19,12 @@ from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.recipes.registry import paper
 from rlready.recipes.vineppo import chain, recipe
 from rlready.recipes.vineppo.critic import CriticPPO
-from rlready.recipes.vineppo.measure import NEVER, Curve, curve_of, sum_gap, updates_ratio
+from rlready.recipes.vineppo.measure import NEVER, REPEAT, Curve, averaged, curve_of, sum_gap, updates_ratio
 from rlready.rollout.collect import Collector
 from rlready.run import Run
 from rlready.seeds import rng
 from rlready.types import Trajectory, Turn, Verdict
+from rlready.values.ranking import Order, order
 from tests.algorithms.toy_bigram import Bigram, group_of, policy_of
 
 TINY = replace(
@@ -100,6 +101,18 @@ def test_updates_are_counted_to_the_better_rivals_best() -> None:
     assert updates_ratio(curve(0.4, 0.5, 0.55, 0.65), rivals) == pytest.approx(25 / 20)
     assert updates_ratio(curve(0.4, 0.5, 0.59), rivals) == NEVER
     assert updates_ratio(curve(0.4, 0.9), [curve(0.4, 0.3)]) == NEVER  # a rival that got nowhere shows nothing
+
+
+def test_repeats_of_an_estimator_are_averaged() -> None:
+    def scored(right: float, name: str) -> Order:
+        truth, error = [np.asarray([0.0, 1.0])], [np.asarray([0.0, 0.0])]
+        return order(name, [np.asarray([0.0, right])], truth, error, [0])
+
+    names = ("critic", f"k=1{REPEAT}0", f"k=1{REPEAT}1")
+    found = averaged({name: scored(x, name) for name, x in zip(names, (1.0, 1.0, 0.0), strict=True)})
+    assert list(found) == ["critic", "k=1"] and found["k=1"].name == "k=1"
+    assert (found["critic"].accuracy, found["k=1"].accuracy, found["k=1"].ties) == (1.0, 0.5, 0.5)
+    assert found["k=1"].pairs == 1 and isinstance(found["k=1"].pairs, int)
 
 
 def test_all_arms_share_what_is_not_credit() -> None:

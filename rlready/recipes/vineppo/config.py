@@ -73,5 +73,6 @@ SMOKE = Config(
     problems=2000, lengths=(3, 3), model=TinyConfig(dim=48, layers=2, heads=4, kv_heads=1, max_len=64), sft_lr=4e-3,
     sft_tokens=800, sft_epochs=6, stop_at=0.04, check_every=20, check_tasks=100, groups=4, group_size=4, iterations=2,
     minibatches=1, rounds=1, eval_every=1, eval_tasks=24, batches=2, test_tasks=24, dev_tasks=8,
-    values=Sizes(states=12, choices=8, tried=60, rollouts=12, bias_states=4, bias_rollouts=24, bias_repeats=2),
+    values=Sizes(states=12, choices=8, tried=60, rollouts=12, repeats=2, bias_states=4,
+                  bias_rollouts=24, bias_repeats=2),
 )  # fmt: skip

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,7 +27,9 @@ from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
 from rlready.types import Group
 from rlready.values import (
+    Accuracy,
     Analysis,
+    Order,
     alternatives,
     critic,
     gradient_variance,
@@ -37,6 +40,10 @@ from rlready.values import (
 )
 from rlready.values.estimators import Estimator, drawn
 
+S = TypeVar("S", Accuracy, Order)
+T = TypeVar("T")
+KS = (1, 3, 9)
+REPEAT = " repeat "
 NEVER = 2.0
 """What the ratio of updates counts as where an arm did not reach the other's best within the run."""
 
@@ -176,7 +183,9 @@ class Sizes:
     Attributes:
         states, choices: states whose value is predicted; states whose next steps are ranked, at most.
         tried: states at which next steps are looked for.
+        continuations: per state, to find next steps; at least three must differ. The paper's analysis has 5.
         rollouts: per truth.
+        repeats: estimates with fresh samples per state and K, whose scores are averaged.
         bias_states, bias_rollouts: of the check of unbiasedness.
         bias_repeats: 9-sample estimates per state there.
     """
@@ -184,7 +193,9 @@ class Sizes:
     states: int = 60
     choices: int = 60
     tried: int = 2400
+    continuations: int = 10
     rollouts: int = 160
+    repeats: int = 8
     bias_states: int = 24
     bias_rollouts: int = 1024
     bias_repeats: int = 8
@@ -209,18 +220,29 @@ async def measure_values(
     def of(k: int, *purpose: object) -> Estimator:
         return probes(policy, score, k=k, params=params, seed=derive(seed, "estimate", k, *map(str, purpose)))
 
-    estimators = {"critic": critic(value)} | {f"k={k}": of(k) for k in (1, 3, 9)}
+    estimators = {"critic": critic(value)} | {f"k={k}{REPEAT}{i}": of(k, i) for k in KS for i in range(sizes.repeats)}
     visited = await visit(policy, tasks, ChatEnv, rule=rule, params=params, seed=derive(seed, "visit"))
     found = await prediction(
         policy, drawn(visited, sizes.states, seed), estimators, score=score, params=params,
         seed=derive(seed, "prediction"), rollouts=sizes.rollouts,
     )  # fmt: skip
+    found.overall = averaged(found.overall)
+    found.by_position = {
+        name: [mean_of(bins, name) for bins in zip(*each, strict=True)]
+        for name, each in by_name(found.by_position).items()
+    }
+    found.estimates = {name: each[0] for name, each in by_name(found.estimates).items()}
     tried = drawn([each for each in visited if each.step], sizes.tried, derive(seed, "tried"))
-    choices = await alternatives(policy, tried, rule=rule, params=params, seed=derive(seed, "alternatives"))
-    ranked = await ranking(
-        policy, choices[: sizes.choices], estimators, score=score, params=params, seed=derive(seed, "ranking"),
-        rollouts=sizes.rollouts,
-    ) if choices else None  # fmt: skip
+    choices = await alternatives(
+        policy, tried, rule=rule, params=params, seed=derive(seed, "alternatives"), continuations=sizes.continuations
+    )
+    ranked = None
+    if choices:
+        ranked = await ranking(
+            policy, choices[: sizes.choices], estimators, score=score, params=params, seed=derive(seed, "ranking"),
+            rollouts=sizes.rollouts,
+        )  # fmt: skip
+        ranked.orders = averaged(ranked.orders)
 
     async def repeated(states: Sequence[State]) -> Sequence[float]:
         each = [await of(9, "bias", i)(states) for i in range(sizes.bias_repeats)]
@@ -234,6 +256,27 @@ async def measure_values(
     error = checked.overall["k=9"]
     bias = abs(error.error) / error.error_se if error.error_se > 0 else 0.0
     return Values(Analysis(prediction=found, ranking=ranked), bias, math.nan)
+
+
+def by_name(found: Mapping[str, T]) -> dict[str, list[T]]:
+    """What belongs to each estimator; repeats of one are told apart by a number behind `REPEAT`."""
+    out: dict[str, list[T]] = {}
+    for name, each in found.items():
+        out.setdefault(name.partition(REPEAT)[0], []).append(each)
+    return out
+
+
+def mean_of(each: Sequence[S], name: str) -> S:
+    """The mean of scores, field by field; a standard error is that of one repeat, which is cautious."""
+    numbers: dict[str, Any] = {
+        f.name: fmean(getattr(e, f.name) for e in each) for f in fields(each[0]) if f.type in ("float", float)
+    }
+    return replace(each[0], name=name, **numbers)
+
+
+def averaged(found: Mapping[str, S]) -> dict[str, S]:
+    """Scores of each estimator, the mean over its repeats."""
+    return {name: mean_of(each, name) for name, each in by_name(found).items()}
 
 
 async def add_batches(
