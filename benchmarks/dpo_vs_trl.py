@@ -29,17 +29,20 @@ from rlready.policy.base import SampleRequest, SamplingParams, require_learner
 from rlready.policy.tiny import load_policy, save_policy
 from rlready.policy.tiny.learner import TinyLearner
 
+MODELS = {"0.8M": {"dim": 128, "layers": 4}, "0.1M": {"dim": 64, "layers": 2}}
+"""That of the other comparisons, and the shape that `rlready train` takes by default."""
 SAMPLES = 8
 NOISE = 0.02
 """The reference is the policy with this much noise on its weights, so that the first loss is not log 2 for both."""
 
 
-def prepare(folder: Path, pairs: int, seed: int = 0) -> dict[str, float]:
+def prepare(folder: Path, pairs: int, shape: dict[str, int], seed: int = 0) -> dict[str, float]:
     """Make the policy, the reference and the pairs: of each task a right and a wrong answer that the policy gave."""
     import torch
 
+    folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "start").exists():
-        save_policy(chain.warm_start(seed=0), folder / "start")
+        save_policy(chain.warm_start(0, **shape), folder / "start")  # type: ignore[arg-type]
     if not (folder / "reference").exists():
         other = load_policy(folder / "start")
         learner = require_learner(other)
@@ -122,31 +125,39 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25, help="training steps a run")
     parser.add_argument("--runs", type=int, default=3, help="pairs of runs")
     parser.add_argument("--folder", type=Path, help="keeps policy, reference and pairs; a temporary one if not given")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     args = parser.parse_args()
+    models = {}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = args.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        data = prepare(folder, args.steps * PAIRS)
-        print(data, flush=True)
-        best, seconds = choose(folder, min(8, args.steps))
-        print(f"seconds a step: { ({name: round(s, 3) for name, s in seconds.items()}) }", flush=True)
-        pairs = []
-        for seed in range(args.runs):
-            pairs.append(compare(folder, args.steps, seed, best))
-            print({k: v for k, v in pairs[-1].items() if k != "steps"}, flush=True)
+        for name in args.models:
+            folder = (args.folder or Path(temporary)) / name
+            data = prepare(folder, args.steps * PAIRS, MODELS[name])
+            print(name, data, flush=True)
+            best, seconds = choose(folder, min(8, args.steps))
+            print(f"seconds a step: { ({key: round(s, 3) for key, s in seconds.items()}) }", flush=True)
+            pairs = []
+            for seed in range(args.runs):
+                pairs.append(compare(folder, args.steps, seed, best))
+                print({k: v for k, v in pairs[-1].items() if k != "steps"}, flush=True)
+            models[name] = summed(pairs, best, seconds) | {"shape": MODELS[name], "data": data}
+    setting = {"pairs a step": PAIRS, "beta": BETA, "lr": LR, "steps": args.steps}
+    write("dpo_vs_trl", {"setting": setting, "versions": versions(), "models": models})
+    for name, found in models.items():
+        print(f"{name}: TRL's step takes {found['ratio']['median']:.1f}x as long (median of {args.runs} pairs).")
+
+
+def summed(pairs: Sequence[dict[str, Any]], best: dict[str, Setting], seconds: dict[str, float]) -> dict[str, Any]:
+    """What the runs of one model come to."""
     ratios = [pair["ratio"] for pair in pairs]
-    write("dpo_vs_trl", {
-        "setting": {"pairs a step": PAIRS, "beta": BETA, "lr": LR, "steps": args.steps} | data,
-        "versions": versions(),
+    return {
         "tried": seconds,
         "best": {side: str(setting) for side, setting in best.items()},
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
         "ratio of processor time": statistics.median(pair["ratio of processor time"] for pair in pairs),
         "ratio of neighbouring steps": statistics.median(pair["ratio of neighbouring steps"] for pair in pairs),
         "greatest difference of losses": max(pair["losses"]["greatest difference"] for pair in pairs),
-        "runs": pairs,
-    })  # fmt: skip
-    print(f"TRL's step takes {statistics.median(ratios):.1f}x as long (median of {len(ratios)} pairs).")
+        "runs": list(pairs),
+    }
 
 
 if __name__ == "__main__":

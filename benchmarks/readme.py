@@ -59,28 +59,27 @@ def vs_trl(r: Result) -> str:
 
 
 def dpo_vs_trl(r: Result) -> str:
-    """Ratio, agreement of the losses, settings."""
-    ratio, runs = r["ratio"], r["runs"]
-    middle = len(runs) // 2
-    seconds = {side: sorted(run["seconds"][side] for run in runs)[middle] for side in ("rlready", "trl")}
-    losses = {when: {side: runs[0]["losses"][when][side] for side in seconds} for when in ("first", "last")}
-    rows = [
-        ["seconds a step, median", *(f"{seconds[s]:.3f}" for s in seconds)],
-        ["loss of the first step", *(f"{losses['first'][s]:.6f}" for s in seconds)],
-        ["loss of the last step", *(f"{losses['last'][s]:.6f}" for s in seconds)],
-        ["best setting", *(r["best"][s].split(", ", 1)[1] for s in seconds)],
-    ]
-    held = "holds" if ratio["median"] >= 4 else "**does not hold**"
-    gap = r["greatest difference of losses"]
-    return "\n\n".join(
-        [
-            f"**TRL's step takes {ratio['median']:.1f} times as long** (median of {len(runs)} pairs, "
-            f"{ratio['min']:.1f} to {ratio['max']:.1f}; by processor time {r['ratio of processor time']:.1f}; "
-            f"by neighbouring steps {r['ratio of neighbouring steps']:.1f}). Wanted: 4; it {held}.",
-            table(["", "rlready", f"TRL {r['versions']['trl']}"], rows),
-            f"The losses of the two differ by at most {gap:.1g} in any step of any run: they do the same work.",
+    """Ratio, agreement of the losses, settings, by model."""
+    out = []
+    for name, m in r["models"].items():
+        ratio, runs = m["ratio"], m["runs"]
+        seconds = {s: sorted(run["seconds"][s] for run in runs)[len(runs) // 2] for s in ("rlready", "trl")}
+        losses = {when: [runs[0]["losses"][when][s] for s in seconds] for when in ("first", "last")}
+        rows = [
+            ["seconds a step, median", *(f"{seconds[s]:.3f}" for s in seconds)],
+            ["loss of the first step", *(f"{loss:.6f}" for loss in losses["first"])],
+            ["loss of the last step", *(f"{loss:.6f}" for loss in losses["last"])],
+            ["best setting", *(m["best"][s].split(", ", 1)[1] for s in seconds)],
         ]
-    )
+        held = "holds" if ratio["median"] >= 4 else "**does not hold**"
+        out += [
+            f"**{name} parameters: TRL's step takes {ratio['median']:.1f} times as long** (median of {len(runs)} "
+            f"pairs, {ratio['min']:.1f} to {ratio['max']:.1f}; by processor time {m['ratio of processor time']:.1f}; "
+            f"by neighbouring steps {m['ratio of neighbouring steps']:.1f}). Wanted: 4; it {held}. The losses of the "
+            f"two differ by at most {m['greatest difference of losses']:.1g} in any step: they do the same work.",
+            table([name, "rlready", f"TRL {r['versions']['trl']}"], rows),
+        ]
+    return "\n\n".join(out)
 
 
 def curves_vs_trl(r: Result) -> str:
