@@ -143,7 +143,7 @@ def lines(name: str) -> int:
     else:
         count = len(_code(mine))
     if issubclass(kind, PolicyGradient) and kind.reads_advantage and kind.credit is PolicyGradient.credit:
-        rule = CREDITS[kind().advantage]  # type: ignore[attr-defined]
+        rule = CREDITS[kind().advantage]
         count += len(_code(ast.parse(inspect.getsource(rule))))
     return count
 
