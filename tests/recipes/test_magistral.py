@@ -55,7 +55,7 @@ def test_the_loss_is_the_papers(tmp_path: Path) -> None:
     with Run.create("loss", None, root=tmp_path, progress="quiet") as run:
         algorithm = recipe.Lab(run, recipe.SMOKE).algorithm()
     assert (algorithm.advantage, algorithm.average, algorithm.trust) == ("batch_std", "group", "clip")
-    assert (algorithm.clip_low, algorithm.clip_high, algorithm.kl, algorithm.minibatches) == (0.2, 0.28, 0.0, 1)
+    assert (algorithm.clip_low, algorithm.clip_high, algorithm.kl, algorithm.minibatches) == (0.2, 0.3, 0.0, 1)
     assert algorithm.max_lag >= recipe.Config().max_lag
 
 

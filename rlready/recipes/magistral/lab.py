@@ -62,10 +62,10 @@ class Config:
     batch_tokens: int = 1024
     look_every: int = 50
     look_tasks: int = 100
-    own_logs: int = 4000
+    own_logs: int = 3000
     filter_epochs: int = 2
     filter_lr: float = 3e-4
-    pool: int = 640
+    pool: int = 480
     samples: int = 16
     planted: float = 0.1
     groups: int = 16
@@ -75,7 +75,7 @@ class Config:
     warmup: int = 10
     minibatches: int = 8
     clip_low: float = 0.2
-    clip_high: float = 0.28
+    clip_high: float = 0.3
     refill: float = 0.5
     l_max: int = 96
     l_cache: int = 16
@@ -83,7 +83,7 @@ class Config:
     bonus: float = 0.1
     max_lag: int = 1
     dev_tasks: int = 150
-    test_tasks: int = 400
+    test_tasks: int = 600
     model: TinyConfig = field(
         default_factory=lambda: TinyConfig(dim=128, layers=3, heads=4, kv_heads=1, max_len=320, value_head=False)
     )
