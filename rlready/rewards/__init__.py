@@ -13,8 +13,8 @@ cannot be read makes the grader fail, and neither is ever paid.
                          exactly and its words nearly
     tool_call("calls")   exactly these tool calls          verify_calls
     compose({...})       weighted sum with gates
-    think_format(form)   the form of a reasoned answer   ThinkFormat.read
-    soft_length(...)     a soft penalty on length        length_penalty
+    think_format(form)   the form of a reasoned answer     ThinkFormat.read
+    soft_length(...)     a soft penalty on length          length_penalty
     same_language(...)   one language throughout
 """
 

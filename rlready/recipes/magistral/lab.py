@@ -38,6 +38,8 @@ class Config:
         english: share of thoughts on problems in other languages that are in English in the demonstrations.
         wordy: share of demonstrations that check themselves at length.
         start_accuracy: cloning stops where sampled accuracy on dev tasks reaches this, so that every seed starts alike.
+        clone_epochs, clone_lr, clone_steps: passes over the demonstrations at most; learning rate, which falls to a
+            tenth over so many steps.
         look_every, look_tasks: steps of cloning, and of RL, between two looks at so many dev tasks.
         own_logs, filter_epochs: episodes of the cloned policy, and passes over the right ones, of filtered cloning.
         pool, samples, planted: tasks that the difficulty filter judges, answers to each, and the share of them that
@@ -57,8 +59,9 @@ class Config:
     english: float = 0.4
     wordy: float = 0.15
     start_accuracy: float = 0.55
-    clone_epochs: int = 4
+    clone_epochs: int = 5
     clone_lr: float = 2e-3
+    clone_steps: int = 2400
     batch_tokens: int = 1024
     look_every: int = 50
     look_tasks: int = 100
@@ -156,9 +159,9 @@ class Lab:
     def policy(self) -> TinyPolicy:
         """A policy that knows nothing."""
         shape = replace(self.config.model, vocab_size=len(self.renderer.tokenizer))
-        return TinyPolicy.create(
-            self.renderer, shape, self.run.seed, OptimizerConfig(lr=self.config.clone_lr, warmup=20)
-        )
+        c = self.config
+        optimizer = OptimizerConfig(lr=c.clone_lr, warmup=20, schedule="linear", total=c.clone_steps, final=0.1)
+        return TinyPolicy.create(self.renderer, shape, self.run.seed, optimizer)
 
     def cloning(self, policy: TinyPolicy) -> None:
         """Clone demonstrations until sampled accuracy is where RL is to start from."""
