@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -52,7 +52,7 @@ from rlready.policy.base import (
 from rlready.rollout.compile import compile_groups
 from rlready.seeds import np_rng
 from rlready.tasks.base import TaskSet
-from rlready.types import Group, Row
+from rlready.types import FloatArray, Group, Row
 
 Average = Literal["token", "sequence", "trajectory", "group", "constant"]
 AVERAGES: tuple[Average, ...] = ("token", "sequence", "trajectory", "group", "constant")
@@ -358,7 +358,7 @@ def reweigh(rows: Sequence[Row], average: Average, streams: Sequence[str] | None
                     sums[stream] += float(weight.sum(dtype=np.float64))
         for row in unit:
             weights = {s: w / np.float32(sums[s]) if sums.get(s, 0.0) > 0 else w for s, w in row.weights.items()}
-            scaled[id(row)] = replace(row, weights=weights)
+            scaled[id(row)] = _reweighed(row, weights)
     return [scaled[id(row)] for row in rows]
 
 
@@ -368,6 +368,13 @@ def denominators(rows: Sequence[Row], average: Average, constant: float) -> dict
     A stream without any weight gets 1, so that its share is 0 and not nan.
     """
     return {stream: _size(rows, stream, average, constant) or 1.0 for stream in _streams(rows)}
+
+
+def _reweighed(row: Row, weights: dict[str, FloatArray]) -> Row:
+    """`dataclasses.replace`, at a tenth of its cost: an update does this for every row."""
+    out = object.__new__(type(row))
+    out.__dict__.update(row.__dict__, weights=weights)
+    return out
 
 
 def _streams(rows: Sequence[Row]) -> list[str]:

@@ -22,7 +22,7 @@ Left out, and why: an adaptive KL coefficient (it makes two runs with the same f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -206,10 +206,11 @@ class PolicyGradient(Algorithm):
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """The rule of the field `advantage`."""
-        rewards: list[Doubles] = [np.asarray([self.reward(t) for t in g.valid], dtype=np.float64) for g in groups]
-        for group, advantages in zip(groups, CREDITS[self.advantage](rewards, self), strict=True):
-            for trajectory, advantage in zip(group.valid, advantages, strict=True):
-                trajectory.assign(float(advantage))
+        valid = [group.valid for group in groups]
+        rewards: list[Doubles] = [np.asarray([self.reward(t) for t in each], dtype=np.float64) for each in valid]
+        for trajectories, advantages in zip(valid, CREDITS[self.advantage](rewards, self), strict=True):
+            for trajectory, advantage in zip(trajectories, advantages.tolist(), strict=True):
+                trajectory.assign(advantage)
 
     async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
         """As `Algorithm.update`; costs of a KL in the reward are there before credit, and deducted after it."""
@@ -392,7 +393,7 @@ class PolicyGradient(Algorithm):
         """The running mean, where there is one."""
         return dict(self._state)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
         self._state.clear()
         self._state.update(state)

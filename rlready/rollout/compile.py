@@ -185,8 +185,8 @@ class _Compiler:
         n = len(tokens)
         # One Python list per column over the sampled tokens, written into the arrays at once.
         at: list[int] = []
-        version = np.full(n, -1, dtype=np.int64)
         owner: list[int] = []
+        versions: list[int] = []
         weight: list[float] = []
         logprobs: list[float] = []
         advantage: list[float] = []
@@ -201,7 +201,7 @@ class _Compiler:
             self._check(trajectory, place, i)
             at.extend(range(start, start + k))
             owner.extend([i] * k)
-            version[start : start + k] = turn.version
+            versions.extend(turn.version if isinstance(turn.version, list) else [turn.version] * k)
             weight.extend([1.0 if turn.trainable else 0.0] * k)
             logprobs.extend(turn.logprobs or [0.0] * k)
             advantage.extend(_spread(turn.advantage if turn.trainable else None, k))
@@ -224,12 +224,13 @@ class _Compiler:
             returns=_scatter(n, where, returns) if has_returns else None,
             values=_scatter(n, where, values) if has_values else None,
             turn=np.full(n, -1, dtype=np.int64),
-            version=version,
+            version=np.full(n, -1, dtype=np.int64),
             trajectory=index,
             group=group,
         )
-        assert row.turn is not None
+        assert row.turn is not None and row.version is not None
         row.turn[where] = owner
+        row.version[where] = versions
         if has_support:
             row.support_of = np.full(n, -1, dtype=np.int64)
             row.support_of[where], row.supports = self._supports(support)

@@ -24,8 +24,12 @@ from rlready.algorithms import (
     Reinforce,
     algorithm,
 )
+from rlready.algorithms.base import run_weights
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.algorithms.presets import PassK
+from rlready.policy.render import ChatRenderer
+from rlready.policy.tiny import TinyConfig, TinyPolicy
+from rlready.policy.tokenize import word_tokenizer
 from rlready.types import Group, Task, Trajectory, Turn
 from tests.algorithms.toy_bigram import Bigram, Bound, group_of, policy_of, row_of, with_behaviour
 
@@ -252,3 +256,31 @@ def test_a_rewritten_context_does_not_change_a_sequence_ratio():
         seen.append((learner.table.detach() - before, metrics["ratio/mean"], metrics["rows"]))
     torch.testing.assert_close(seen[0][0], seen[1][0], atol=1e-6, rtol=1e-5)
     assert seen[0][1] == pytest.approx(seen[1][1]) and (seen[0][2], seen[1][2]) == (2, 3)
+
+
+@pytest.mark.parametrize("algo", [GSPO(trust="none"), GMPO(), GRPO(opsm=0.01, trust="none")])
+def test_a_transformer_keeps_a_trajectory_together(algo):
+    """Rows of a trajectory that share nothing, in micro-batches as small as can be, or in one: the same gradient."""
+    task = Task.of("t")
+    gradients = []
+    for micro in (1, 10_000):
+        policy = TinyPolicy.create(
+            ChatRenderer(word_tokenizer(["a b c d"])), TinyConfig(dim=16, layers=1, heads=2, max_len=16), 0
+        )
+        policy.learner.micro_tokens = micro
+        trajectories = []
+        for i in range(4):
+            turns = [Turn([1, 2], [3, 4, 2][: 1 + i % 3]), Turn([4, 3, 1 + i % 2], [2, 3, 3, 1][: 4 - i])]
+            trajectories.append(Trajectory(task, turns, reward=float(i % 2)))
+        with_behaviour(policy.learner, trajectories)
+        for i, trajectory in enumerate(trajectories):
+            for turn in trajectory.turns:
+                turn.logprobs = [x + 0.1 * (i - 1.5) + 0.05 * t for t, x in enumerate(turn.logprobs)]
+        asyncio.run(algo.credit([group := Group(task, trajectories)], policy))
+        rows, _ = algo.prepare(policy, algo.compile([group]))
+        assert len(rows) == 8
+        rows = algo.reweigh(rows)
+        policy.learner.forward_backward(rows, algo.loss, algo.weigh(rows) | run_weights(rows))
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.learner.model.parameters() if p.grad is not None]))
+    assert gradients[0].norm() > 1e-3
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)

