@@ -171,4 +171,3 @@ def number(column: str = "answer", *, abs_tol: float = 0.0, rel_tol: float = 0.0
         return verify_number(read_answer(trajectory), gold, abs_tol=abs_tol, rel_tol=rel_tol, last_number=last_number)
 
     return declare(number, name="number", columns=[column])
-

@@ -14,7 +14,7 @@ kind, an answer that is no mathematics. No answer: nothing is given. Grader fail
 decided; such a verdict never pays and is never counted as wrong. Every verdict has its reason as the score's note.
 
 Work is bounded by counting steps, not by a clock, so verdicts repeat and the bound holds in threads and event loops;
-only SymPy, the last resort, has a clock (3 seconds a question, in a process of its own). Model text is never evaluated.
+only SymPy, the last resort, has a clock (5 seconds a question, in a process of its own). Model text is never evaluated.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from rlready.types import Score, Task, Trajectory, Verdict
 __all__ = ["Found", "Rules", "find", "math", "verify_math"]
 
 _STEPS = 200_000
+_MAX_QUESTIONS = 2  # of SymPy, for one verdict
 
 
 def verify_math(
@@ -95,7 +96,8 @@ def _gold_text(gold: Any) -> str | None:
     if isinstance(gold, float):
         return repr(gold) if _math.isfinite(gold) else None
     if isinstance(gold, (int, Fraction)):
-        return str(gold) if abs(gold) < 10**4000 else None
+        number = Fraction(gold)
+        return str(gold) if abs(number) < 10**4000 else None
     if not isinstance(gold, str):
         return None
     if "\\boxed" in gold or "\\fbox" in gold or "####" in gold:
@@ -125,7 +127,14 @@ def _judge(found: Found, gold: Any, rules: Rules) -> Score:
 
 
 def _compare(wanted: Reading, given: Reading, rules: Rules, text: str, given_text: str) -> Score:
-    comparer = Comparer(rules, Budget(_STEPS), prove)
+    asked = 0
+
+    def ask(one: Node, other: Node) -> bool | None:
+        nonlocal asked
+        asked += 1
+        return prove(one, other) if asked <= _MAX_QUESTIONS else None
+
+    comparer = Comparer(rules, Budget(_STEPS), ask)
     pairs: list[tuple[Node | None, Node | None]] = [(wanted.node, given.node)]
     if wanted.listed is not None or given.listed is not None:
         pairs.append((wanted.listed or wanted.node, given.listed or given.node))

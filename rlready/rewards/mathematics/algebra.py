@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from rlready.rewards.mathematics.functions import call
 from rlready.rewards.mathematics.polynomials import (
     ONE,
     Mono,
@@ -73,8 +74,6 @@ class Algebra(Ring):
         if op == "base":
             return rational(node.value[0])
         if op == "fn":
-            from rlready.rewards.mathematics.functions import call  # functions of the normal form
-
             return call(self, str(node.value), [self.of(a) for a in args])
         raise Unreadable(f"a {op} stands in an expression")
 
@@ -97,7 +96,7 @@ class Algebra(Ring):
         positive = len(base.num) == 1 and base.den == ONE and next(iter(base.num.values())) > 0
         if not positive:
             return self.opaque("w", base, exponent)
-        (mono, c), = base.num.items()
+        ((mono, c),) = base.num.items()
         powers: list[tuple[str, Fraction]] = [(g, Fraction(k)) for g, k in mono]
         powers += [(f"p:{p:x}", Fraction(v)) for p, v in self.factored(c).items()]
         for g, k in powers:
@@ -133,7 +132,7 @@ class Algebra(Ring):
         """Primes and powers of a positive rational number."""
         if c.numerator > _MAX_FACTORED or c.denominator > _MAX_FACTORED:
             raise TooMuchError("a number is too large to be taken apart")
-        self.budget.spend(20)
+        self.budget.spend(200)
         out = factors(c.numerator)
         for p, v in factors(c.denominator).items():
             out[p] = out.get(p, 0) - v
@@ -163,7 +162,7 @@ class Algebra(Ring):
         return self.mul(self.mul(outer, whole), term((name, e - n)))
 
     def _root_of_term(self, a: Rat, e: Fraction) -> Rat | None:
-        (mono, c), = a.num.items()
+        ((mono, c),) = a.num.items()
         even = e.denominator % 2 == 0
         phase = Fraction(1 if c < 0 else 0)
         gens = dict(mono)
@@ -196,9 +195,8 @@ class Algebra(Ring):
                     out = self.mul(out, self.magnitude(g, Fraction(power)))
                     continue
                 self.signs |= even and symbols > 1
-            elif g[0] not in "pera" or (g[:2] == "x:" and "*i^" in g):
-                if g[:2] != "x:" or "*i^" in g:
-                    return None
+            elif (g[0] not in "pera" or (g[:2] == "x:" and "*i^" in g)) and (g[:2] != "x:" or "*i^" in g):
+                return None
             out = self.mul(out, self.generator_power(g, Fraction(power)))
         return out
 

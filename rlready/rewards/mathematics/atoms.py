@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _CLOSE = {"(": ")", "[": "]", "\\{": "\\}", "{": "}", "⟨": "⟩", "⌊": "⌋", "⌈": "⌉"}
 _NAMES = {"ln": "log", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _MANY = frozenset(("gcd", "lcm", "max", "min"))
-_TRIG = frozenset("sin cos tan cot sec csc sinh cosh tanh".split())
+_TRIG = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"])
 _MATRICES = re.compile(r"\\begin\{([pbBv]?matrix|smallmatrix|array)\*?\}")
 
 
@@ -136,10 +136,7 @@ def _call(p: Parser, name: str) -> Node:
         return _raised(Node("fn", items.args if items.op == "list" else (items,), name), power)
     argument = _argument(p)
     if name in ("log", "lg", "ln"):
-        if name == "ln":
-            node = Node("fn", (argument,), "log")
-        else:
-            node = Node("fn", (argument, base or num(10)), "log")
+        node = Node("fn", (argument,) if name == "ln" else (argument, base or num(10)), "log")
     elif name == "exp":
         node = Node("pow", (Node("const", (), "e"), argument))
     elif power is not None and name in _TRIG and power.same(Node("neg", (num(1),))):

@@ -86,6 +86,7 @@ class Comparer:
         return self.scalar(gold, given)
 
     def scalar(self, gold: Node, given: Node) -> Answer:
+        """Two numbers or expressions."""
         return same_quantity(gold, given, self.rules, self.budget, self.prover)
 
     def _tuples(self, gold: Node, given: Node) -> Answer:
@@ -124,9 +125,7 @@ class Comparer:
     def _ratios(self, gold: Sequence[Node], given: Sequence[Node]) -> Answer:
         if len(gold) != len(given):
             return Answer(False, f"a ratio of {len(given)} in place of {len(gold)} parts")
-        pairs = [
-            (Node("mul", (gold[0], given[k])), Node("mul", (given[0], gold[k]))) for k in range(1, len(gold))
-        ]
+        pairs = [(Node("mul", (gold[0], given[k])), Node("mul", (given[0], gold[k]))) for k in range(1, len(gold))]
         return self.all(pairs, "ratios up to a factor")
 
     def _real_sets(self, gold: Node, given: Node) -> Answer:
@@ -189,7 +188,7 @@ class Comparer:
         self, gold: Node, given: Node, wanted: tuple[str, tuple[Node, ...]], found: tuple[str, tuple[Node, ...]]
     ) -> Answer:
         a, b = wanted[0], found[0]
-        if not a or not b or a == b or "(" in a + b and not (_symbols(gold) ^ _symbols(given)) - {a, b}:
+        if not a or not b or a == b or ("(" in a + b and not (_symbols(gold) ^ _symbols(given)) - {a, b}):
             return self.same(wanted[1][-1], found[1][-1])
         if "(" not in a + b and (_symbols(wanted[1][-1]) or _symbols(found[1][-1])):
             return same_equation(gold, given, self.budget)
@@ -227,7 +226,7 @@ class Comparer:
         return Answer(same_pieces(wanted, found, self.budget), "sets of real numbers, by their intervals")
 
     def _rounded(self, gold: Node, given: Node) -> Answer | None:
-        """"sqrt(2) ~ 1.41": the exact side, or the rounded one where it is the exact one rounded."""
+        """`sqrt(2) ~ 1.41`: the exact side, or the rounded one where it is the exact one rounded."""
         for node, other, flip in ((given, gold, False), (gold, given, True)):
             if node.op == "rel" and "~" in node.value:
                 cut = node.value.index("~")
@@ -238,9 +237,7 @@ class Comparer:
 
     # several values
 
-    def _several(
-        self, gold: Node, given: Node, wanted: list[Node] | None, found: list[Node] | None
-    ) -> Answer:
+    def _several(self, gold: Node, given: Node, wanted: list[Node] | None, found: list[Node] | None) -> Answer:
         if gold.op in ("list", "set", "rel", "tuple", *_SETS) and given.op in ("list", "set", "rel", *_SETS, "tuple"):
             as_sets = self._as_sets(gold, given) if "rel" in {a.op for a in (*gold.args, *given.args)} else None
             if as_sets is not None:
@@ -252,7 +249,11 @@ class Comparer:
                 return self.all(zip(items, given.args, strict=True), "the gold's list in its order")
         if found is not None and gold.op == "tuple" and gold.value == ("(", ")"):
             assigned = _assigned(found)
-            if assigned and len(assigned) == len(gold.args) and [n for n, _ in assigned] == sorted(n for n, _ in assigned):
+            if (
+                assigned
+                and len(assigned) == len(gold.args)
+                and [n for n, _ in assigned] == sorted(n for n, _ in assigned)
+            ):
                 return self.all(zip(gold.args, (v for _, v in assigned), strict=True), "the parts by name")
             return Answer(False, "the gold has brackets, the answer is a list")
         if gold.op in _SETS or given.op in _SETS:
@@ -312,7 +313,9 @@ class Comparer:
 
 
 _PLAIN = frozenset(("num", "sym", "add", "mul", "div", "pow", "fn", "percent", "unit"))
-_NO_SCALAR = frozenset(("rel", "tuple", "set", "list", "word", "cong", "matrix", "dots", "colon", "base", "label")) | _SETS
+_NO_SCALAR = (
+    frozenset(("rel", "tuple", "set", "list", "word", "cong", "matrix", "dots", "colon", "base", "label")) | _SETS
+)
 
 
 def _has_pm(node: Node) -> bool:
@@ -354,8 +357,10 @@ def _is_asked(node: Node) -> bool:
     if not any(p.op == "sym" for p in parts):
         return False
     called = node.args[0].op == "mul" and [p.op for p in node.args[0].args] == ["sym", "num"]  # f(2)
-    return called or all(p.op in ("sym", "add", "neg", "mul", "div") for p in parts) or (
-        node.args[0].op == "fn" and node.args[0].value in ("sin", "cos", "tan", "abs") and len(parts) <= 4
+    return (
+        called
+        or all(p.op in ("sym", "add", "neg", "mul", "div") for p in parts)
+        or (node.args[0].op == "fn" and node.args[0].value in ("sin", "cos", "tan", "abs") and len(parts) <= 4)
     )
 
 
@@ -368,7 +373,10 @@ def _items(node: Node) -> list[Node] | None:
     if node.op in ("list", "set"):
         return [x for a in node.args for x in (_items(a) if _has_pm(a) and a.op != "set" else None) or [a]]
     if node.op == "rel" and set(node.value) == {"="} and _has_sign(node.args[-1]) and node.args[0].op == "sym":
-        return [Node("rel", (*node.args[:-1], v), node.value) for v in (_signed(node.args[-1], 1), _signed(node.args[-1], -1))]
+        return [
+            Node("rel", (*node.args[:-1], v), node.value)
+            for v in (_signed(node.args[-1], 1), _signed(node.args[-1], -1))
+        ]
     if node.op not in ("tuple", "rel", "matrix") and _has_sign(node):
         return [_signed(node, 1), _signed(node, -1)]
     return None
@@ -401,13 +409,17 @@ def _unnamed(items: list[Node]) -> list[Node]:
     """The values of "x = 3, x = 5", "x_1 = 3, x_2 = 5", "x = 3 or 5": names that are one but for a subscript go."""
     names = [_named(item) for item in items]
     stems = {n[0].partition("_")[0] for n in names if n}
-    if len(stems) != 1 or names[0] is None or any(n is None and i.op == "rel" for n, i in zip(names, items, strict=True)):
+    if (
+        len(stems) != 1
+        or names[0] is None
+        or any(n is None and i.op == "rel" for n, i in zip(names, items, strict=True))
+    ):
         return items
     return [n[1][-1] if n else item for n, item in zip(names, items, strict=True)]
 
 
 def _without_conditions(node: Node) -> Node:
-    """"x = 2 pi k, k in Z" without the condition on k."""
+    """`x = 2 pi k, k in Z` without the condition on k."""
     if node.op != "list":
         return node
     kept = [a for a in node.args if not (a.op == "rel" and a.value == ("in",) and a.args[1].op == "within")]

@@ -17,7 +17,7 @@ from typing import Any
 from rlready.rewards.mathematics.tree import Budget, Node, TooMuchError, Undefined, Unreadable, num, walk
 
 _MAX_EXPONENT_BITS = 200
-_MAX_BOUND_BITS = 40_000
+_MAX_BOUND_BITS = 20_000
 
 
 _OWN = threading.local()
@@ -54,7 +54,7 @@ class _Evaluator:
 
     def of(self, node: Node) -> Any:
         mp, op = self.mp, node.op
-        self.budget.spend(1 + mp.prec // 200)
+        self.budget.spend(5 + int((mp.prec / 100) ** 1.5))
         if op == "num":
             return mp.mpf(node.value.numerator) / node.value.denominator
         if op == "sym":
@@ -155,12 +155,14 @@ def zero_bits(node: Node) -> int | None:
         TooMuchError: the bound is too small to be of use.
     """
     degree = 1
-    seen: set[str] = set()
+    seen: list[Node] = []
     for part in walk(node):
         exponent = _exponent(part)
-        if exponent is not None and repr(part) not in seen:
-            seen.add(repr(part))
+        if exponent is not None and exponent.denominator > 1 and not any(part.same(other) for other in seen):
+            seen.append(part)
             degree *= exponent.denominator
+            if degree > 1 << 16:
+                raise TooMuchError("the roots are of too high a degree together")
     angles = [f for part in walk(node) if (f := _angle(part)) is not None]
     if angles:
         degree *= 2 * math.lcm(*(f.denominator for f in angles)) * 2

@@ -78,7 +78,9 @@ def _cleared(ring: Algebra, rat: Rat) -> Poly:
                 lowest[g] = min(lowest.get(g, Fraction(0)), Fraction(e))
     if not lowest:
         return rat.num
-    factor: Poly = {tuple(sorted((g, -e if e.denominator > 1 else -e.numerator) for g, e in lowest.items())): Fraction(1)}
+    factor: Poly = {
+        tuple(sorted((g, -e if e.denominator > 1 else -e.numerator) for g, e in lowest.items())): Fraction(1)
+    }
     return ring.mul(Rat(rat.num), Rat(factor)).num
 
 

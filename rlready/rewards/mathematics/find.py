@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,15 +25,22 @@ from rlready.rewards.mathematics.tokens import closing
 from rlready.rewards.mathematics.tree import EMPTY
 from rlready.rewards.mathematics.words import CUES
 
-MAX_RESPONSE = 400_000
+MAX_RESPONSE = 200_000
+_MAX_MARKS = 40
+_MAX_ANSWER = 2000
+_MAX_BOX = 10_000
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(-?\d+(?:\.\d+)?)(?=[\s$.,]|\Z))")
-_JOIN = re.compile(r"[\s$\\)(\]\[,;]*(?:and|or|,)?[\s$\\)(\]\[]*(?:\\\()?\s*(?:[a-zA-Z](?:_\w)?\s*=)?[\s$]*", re.IGNORECASE)
+_JOIN = re.compile(
+    r"[\s$\\)(\]\[,;]*(?:and|or|,)?[\s$\\)(\]\[]*(?:\\\()?\s*(?:[a-zA-Z](?:_\w)?\s*=)?[\s$]*", re.IGNORECASE
+)
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _HASHES = re.compile(r"####[ \t]*([^\n#]+)")
 _BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*")
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
-_NEW = re.compile(r"^[ \t>*#]*(?:question|problem|q|new question|next question|user|human)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
+_NEW = re.compile(
+    r"^[ \t>*#]*(?:question|problem|q|new question|next question|user|human)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE
+)
 _MORE_THOUGHTS = ("</thinking>", "</thought>", "</reasoning>", "[/THINK]", "</seed:think>")
 _CONNECTIVES = r"is|are|was|ist|lautet|est|es|é|è|är|er|jest|equals|是|为|は|는|은|है|là|adalah"
 _MATHS = r"(?<![\\\w])\$(?!\s*\d[\d,.]*(?:\s|$))([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$"
@@ -44,7 +52,9 @@ _NUMBER = re.compile(
 )
 _GROUP = re.compile(r"[(\[][^()\[\]\n]{1,80}[)\]]")
 _SEVERAL = re.compile(r"(?:-?\d[\d.]*(?:\s*,\s*(?:or\s+|and\s+)?|\s+or\s+|\s+)){1,100}-?\d[\d.]*%?$")
-_STOPS = re.compile(r"(?<=[^\s\d.])\.(?:\s|$)|(?<=\d)\.(?:\s+\D|\s*$)|[!?](?:\s|$)|\s(?:because|since|as|which|so|where|but)\s")
+_STOPS = re.compile(
+    r"(?<=[^\s\d.])\.(?:\s|$)|(?<=\d)\.(?:\s+\D|\s*$)|[!?](?:\s|$)|\s(?:because|since|as|which|so|where|but)\s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ def find(response: str, *, cue_words: Sequence[str] = (), cut: bool = False) -> 
     text = _visible(response)
     if not text:
         return Found("", "")
-    pattern = _cues(tuple(cue_words))
+    pattern = _cues(tuple(cue_words)) if cue_words else _DEFAULT_CUES
     text = _before_new_question(text, pattern)
     marks = _marks(text, pattern)
     box = max((m for m in marks if m[2] == "box"), default=None)
@@ -107,37 +117,43 @@ def _visible(response: str) -> str:
 
 
 def _before_new_question(text: str, cues: re.Pattern[str]) -> str:
-    for header in _NEW.finditer(text):
-        head = text[: header.start()]
-        if _HASHES.search(head) or _BOX.search(head) or _TAG.search(head) or cues.search(head):
-            return head.rstrip()
-    return text
+    header = _NEW.search(text)
+    if header is None:
+        return text
+    marks = [m.end() for p in (_HASHES, _BOX, _TAG, cues) if (m := p.search(text))]
+    header = _NEW.search(text, min(marks)) if marks else None
+    return text[: header.start()].rstrip() if header else text
 
 
 def _marks(text: str, cues: re.Pattern[str]) -> list[tuple[int, str, str]]:
     out = _boxes(text)
-    out += [(m.start(), m.group(1).strip(), "tag") for m in _TAG.finditer(text) if m.group(1).strip()]
-    out += [(m.start(), m.group(1).strip(), "hashes") for m in _HASHES.finditer(text)]
-    for match in cues.finditer(text):
-        rest = match.end() + len(text[match.end() :]) - len(text[match.end() :].lstrip(" *\t\n"))
-        shown = _FORMULA.match(text, rest)
+    out += [(m.start(), m.group(1).strip(), "tag") for m in _last(_TAG, text) if m.group(1).strip()]
+    out += [(m.start(), m.group(1).strip(), "hashes") for m in _last(_HASHES, text)]
+    for match in _last(cues, text):
+        after = text[match.end() : match.end() + _MAX_ANSWER]
+        shown = _FORMULA.match(after.lstrip(" *\t\n"))
         if shown and shown.group().startswith(("\\[", "$$")) and not _BOX.search(shown.group()):
             out.append((match.start(), _content(shown), "cue"))
             continue
-        lines = [line for line in text[match.end() :].split("\n", 4)[:4] if line.strip(" *\t")]
+        lines = [line for line in after.split("\n", 4)[:4] if line.strip(" *\t")]
         if lines and not _BOX.search(lines[0]):
             out.append((match.start(), lines[0].strip(), "cue"))
     return out
 
 
+def _last(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    """The last matches, some hundreds at most."""
+    return list(deque(pattern.finditer(text), maxlen=_MAX_MARKS))
+
+
 def _boxes(text: str) -> list[tuple[int, str, str]]:
     """Complete boxes with content; those that are joined are one."""
     found: list[tuple[int, int, str]] = []
-    for match in _BOX.finditer(text):
+    for match in _last(_BOX, text):
         if match.group(1) is not None:
             found.append((match.start(), match.end(), match.group(1)))
             continue
-        end = closing(text, match.end())
+        end = closing(text, match.end(), match.end() + _MAX_BOX)
         content = text[match.end() : end].strip() if end >= 0 else ""
         if content and not _inside(found, match.start()):
             found.append((match.start(), end + 1, content))
@@ -162,14 +178,17 @@ def _cues(extra: tuple[str, ...]) -> re.Pattern[str]:
     words = "|".join(re.escape(w) for w in sorted({*CUES, *extra}, key=len, reverse=True) if w)
     return re.compile(
         rf"(?<![A-Za-z])(?:{words})(?![A-Za-z])[ \t]*(?:\*\*)?[ \t]*"
-        rf"(?:(?:{_CONNECTIVES})(?![A-Za-z])[ \t]*(?:[:：])?|[:：=])[ \t]*(?:\*\*)?(?=.*\S)",
+        rf"(?:(?:{_CONNECTIVES})(?![A-Za-z])[ \t]*(?:[:：])?|[:：=])[ \t]*(?:\*\*)?(?=\s*\S)",
         re.IGNORECASE | re.DOTALL,
     )
 
 
+_DEFAULT_CUES = _cues(())
+
+
 def _clause(content: str) -> str:
     """The answer at the head of a line: without its emphasis, and without what is said after it."""
-    content = content.strip().strip("*").strip()
+    content = content[:_MAX_ANSWER].strip().strip("*").strip()
     if read(content).node is not None:
         return content
     inner = re.match(r"\*\*([^*]+)\*\*", content)
@@ -205,7 +224,7 @@ def _plausible(content: str) -> bool:
 
 def _bold(text: str) -> str:
     last = text.rstrip().rsplit("\n\n", 1)[-1]
-    for match in reversed(list(_BOLD.finditer(last))):
+    for match in reversed(_last(_BOLD, last)[-5:]):
         content = match.group(1).strip().rstrip(".:")
         if re.search(r"\d|\\", content) and _is_maths(content) and not re.match(r"\s*[:.)]", last[match.end() :]):
             return content
@@ -222,12 +241,8 @@ def _unmarked(text: str, cut: bool) -> Found:
     if cut:
         return Found("", "")
     tail = text[-2000:]
-    formula = None
-    for formula in _FORMULA.finditer(tail):
-        pass
-    number = None
-    for number in _NUMBER.finditer(_without_formulas(tail)):
-        pass
+    formula = _latest(_FORMULA, tail)
+    number = _latest(_NUMBER, _without_formulas(tail))
     if formula is not None and (number is None or number.start() < formula.start()):
         return Found(_content(formula), "last")
     if number is None:
@@ -241,3 +256,11 @@ def _unmarked(text: str, cut: bool) -> Found:
 
 def _without_formulas(text: str) -> str:
     return _FORMULA.sub(lambda m: "x" * len(m.group()), text)
+
+
+def _latest(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last match, None where there is none."""
+    found = None
+    for found in pattern.finditer(text):  # noqa: B007  (the last one is wanted)
+        pass
+    return found

@@ -53,12 +53,28 @@ def call(ring: Algebra, name: str, args: list[Rat]) -> Rat:
     if name in ("gcd", "lcm", "max", "min", "fact", "binom", "floor", "ceil"):
         whole = [v for v in values if v is not None]
         if len(whole) == len(values):
-            return rational(check(_whole(name, whole)))
+            return rational(ring.sized(check(_whole(name, whole))))
         if name in ("gcd", "lcm", "max", "min"):
             args = sorted(args, key=key)
+        if name == "fact":
+            return _shifted(ring, args[0])
         if name == "binom" and values[1] is not None:
             return _falling(ring, args[0], values[1])
     return ring.opaque(f"f:{name}", *args)
+
+
+def _shifted(ring: Algebra, a: Rat) -> Rat:
+    """(n + 2)! as n! (n + 1) (n + 2), so that factorials near each other reduce."""
+    shift = a.num.get((), Fraction(0)) if a.den == ONE else Fraction(0)
+    if shift.denominator != 1 or not 0 < abs(shift) <= 20:
+        return ring.opaque("f:fact", a)
+    base = ring.sub(a, rational(shift))
+    out = ring.opaque("f:fact", base)
+    for k in range(1, int(shift) + 1):
+        out = ring.mul(out, ring.add(base, rational(k)))
+    for k in range(0, int(shift), -1):
+        out = ring.div(out, ring.add(base, rational(k)))
+    return out
 
 
 def _falling(ring: Algebra, n: Rat, k: Fraction) -> Rat:
@@ -102,7 +118,7 @@ def _log(ring: Algebra, a: Rat) -> Rat:
         inner = Rat({m: v / c for m, v in a.num.items()})
         alone = _log_of(ring, key(inner), inner)
         return ring.add(_log(ring, rational(c)), alone) if c != 1 else alone
-    (mono, c), = a.num.items()
+    ((mono, c),) = a.num.items()
     if c < 0 or any(g in ("i", "z") or g[0] == "w" for g, _ in mono):
         return _log_of(ring, key(a), a)
     out = rational(0)
@@ -136,14 +152,12 @@ def _abs(ring: Algebra, a: Rat) -> Rat:
     if a.den != ONE:
         return ring.div(_abs(ring, Rat(a.num)), _abs(ring, Rat(a.den)))
     if len(a.num) == 1:
-        (mono, c), = a.num.items()
+        ((mono, c),) = a.num.items()
         out = rational(abs(c))
         for g, e in mono:
             if g[0] == "s" and isinstance(e, int):
                 out = ring.mul(out, ring.magnitude(g, Fraction(e)) if e % 2 else term((g, e)))
-            elif g[:2] in ("p:", "r:", "a:") or g in ("e", "pi") or (g[:2] == "x:" and "*i^" not in g):
-                out = ring.mul(out, term((g, e)))
-            elif g[0] == "s":
+            elif g[:2] in ("p:", "r:", "a:") or g in ("e", "pi") or (g[:2] == "x:" and "*i^" not in g) or g[0] == "s":
                 out = ring.mul(out, term((g, e)))
             else:
                 return ring.opaque("f:abs", a)
@@ -204,4 +218,3 @@ def _arcus(ring: Algebra, name: str, a: Rat) -> Rat:
     if name == "arccos":
         twelfths = 6 - twelfths
     return term(("pi", 1), c=Fraction(twelfths, 12)) if twelfths else rational(0)
-

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from rlready.rewards.mathematics.atoms import atom
 from rlready.rewards.mathematics.quantity import parse_unit
 from rlready.rewards.mathematics.tokens import Token
 from rlready.rewards.mathematics.tree import EMPTY, Node, Unreadable, num
@@ -148,7 +149,7 @@ class Parser:
         outer, self.money = self.money, None
         start = self.pos
         node = self.expression()
-        money, self.money = self.money, outer
+        money, self.money = self._paid(), outer
         after = self.now
         letter = self._trailing_letter(start)
         if letter is not None:
@@ -161,6 +162,9 @@ class Parser:
                 raise Unreadable("a sum of money has another unit")
             return Node("unit", (node,), UNITS.get(money, Unit((("yen", 1),))))
         return node
+
+    def _paid(self) -> str | None:
+        return self.money  # what `expression` met meanwhile
 
     def _trailing_letter(self, start: int) -> tuple[Unit, Node] | None:
         """`5 m`: a number, a blank and a letter that names a unit, and nothing more; both readings are kept."""
@@ -267,7 +271,7 @@ class Parser:
                 and _proper(Node("div", (num(top.value or 0), num(bottom.value or 0))))
             ):
                 self.pos += 3
-                return Node("add", (node, num((top.value or 0) / (bottom.value or 1))))
+                return Node("add", (node, num(Fraction(top.value or 0) / Fraction(bottom.value or 1))))
             raise Unreadable("two numbers stand side by side")
         if self.tokens[self.pos - 1].kind in ("sym", "word"):
             raise Unreadable("a number stands behind a letter")
@@ -284,9 +288,13 @@ class Parser:
         if token.kind == "env":
             return token.text.startswith("\\begin")
         if token.kind == "word":
-            return token.text in FUNCTIONS and not self._is_unit_word() or token.text in CONSTANTS
+            return (token.text in FUNCTIONS and not self._is_unit_word()) or token.text in CONSTANTS
         if token.kind == "op":
-            return token.text in ("(", "{", "⌊", "⌈") or (token.text == "[" and not self.mirrored) or (token.text == "|" and not self.bars)
+            return (
+                token.text in ("(", "{", "⌊", "⌈")
+                or (token.text == "[" and not self.mirrored)
+                or (token.text == "|" and not self.bars)
+            )
         return False
 
     def _is_unit_word(self) -> bool:
@@ -353,11 +361,7 @@ class Parser:
         self.need("}")
         return node
 
-    # atoms, in the second half of the grammar
-
     def atom(self) -> Node:
-        from rlready.rewards.mathematics.atoms import atom  # the two halves call each other
-
         return atom(self)
 
 

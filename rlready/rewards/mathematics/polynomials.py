@@ -102,6 +102,14 @@ class Ring:
         self.bases: dict[str, tuple[int, Rat]] = {}
         self.signs = False
 
+    def sized(self, value: Fraction) -> Fraction:
+        """The value; large ones are counted by what their arithmetic costs."""
+        bits = value.numerator.bit_length() + value.denominator.bit_length()
+        if bits > 2048:
+            self.budget.spend((bits >> 11) ** 2)
+            check(value)
+        return value
+
     # monomials
 
     def mono_mul(self, a: Mono, b: Mono) -> tuple[Fraction, Mono, bool]:
@@ -160,10 +168,10 @@ class Ring:
             for m2, c2 in b.items():
                 factor, mono, more = self.mono_mul(m1, m2)
                 reduce |= more
-                c = check(c1 * c2 * factor)
+                c = self.sized(c1 * c2 * factor)
                 old = out.get(mono)
                 if old is not None:
-                    c = check(old + c)
+                    c = self.sized(old + c)
                     if not c:
                         del out[mono]
                         continue
@@ -203,7 +211,7 @@ class Ring:
         self.budget.spend(len(a) + len(b))
         out = dict(a)
         for mono, c in b.items():
-            total = check(out.get(mono, Fraction(0)) + c)
+            total = self.sized(out.get(mono, Fraction(0)) + c)
             if total:
                 out[mono] = total
             else:
@@ -237,14 +245,14 @@ class Ring:
             raise Undefined("it divides by zero")
         if len(a.num) > 1:
             return Rat(a.den, a.num)
-        (mono, c), = a.num.items()
+        ((mono, c),) = a.num.items()
         out = Rat({(): 1 / c})
         reduce = False
         poly: Poly = {(): 1 / c}
         for g, e in mono:
             factor, folded, more = self.fold(g, -e)
             reduce |= more
-            (old, value), = poly.items()
+            ((old, value),) = poly.items()
             rest = old if not folded else tuple(sorted([*old, (g, folded)]))
             poly = {rest: value * factor}
         out = self.reduced(poly) if reduce else Rat(poly)
@@ -279,7 +287,7 @@ class Ring:
     def _term_power(self, poly: Poly, n: int) -> Rat:
         if not poly:
             return rational(0)
-        (mono, c), = poly.items()
+        ((mono, c),) = poly.items()
         out, reduce = rational(1), False
         size = max(c.numerator.bit_length(), c.denominator.bit_length())
         if abs(c) != 1 and size * n > MAX_BITS:
@@ -288,13 +296,14 @@ class Ring:
             p, v = _prime_power(abs(int(c)))
             sign = -1 if c < 0 and n % 2 else 1
             return term((f"p:{p:x}", v * n), c=sign)
+        self.budget.spend(1 if abs(c) == 1 else 1 + (size * n >> 11) ** 2)
         value = c**n if n < 1 << 40 else Fraction(1 if c > 0 or n % 2 == 0 else -1)
         result: Poly = {(): value}
         for g, e in mono:
             factor, folded, more = self.fold(g, e * n)
             reduce |= more
-            (old, so_far), = result.items()
-            result = {(old if not folded else tuple(sorted([*old, (g, folded)]))): check(so_far * factor)}
+            ((old, so_far),) = result.items()
+            result = {(old if not folded else tuple(sorted([*old, (g, folded)]))): self.sized(so_far * factor)}
         out = self.reduced(result) if reduce else Rat(result)
         return out
 
@@ -304,7 +313,7 @@ def _is_small_prime_power(c: Fraction) -> bool:
 
 
 def _prime_power(n: int) -> tuple[int, int]:
-    (p, v), = factors(n).items()
+    ((p, v),) = factors(n).items()
     return p, v
 
 

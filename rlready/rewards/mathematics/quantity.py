@@ -24,7 +24,11 @@ def parse_unit(node: Node, tokens: list[Token], pos: int) -> tuple[Node, int]:
         Unreadable: the words are none of these.
     """
     first = tokens[pos]
-    if first.kind == "word" and first.text in ("and", "or", "in") and not (first.text == "in" and _is_inch(tokens, pos)):
+    if (
+        first.kind == "word"
+        and first.text in ("and", "or", "in")
+        and not (first.text == "in" and _is_inch(tokens, pos))
+    ):
         return node, pos
     while first.kind == "word" and first.text.lower().rstrip("s") in SCALES:
         node = Node("mul", (node, num(SCALES[first.text.lower().rstrip("s")])))

@@ -22,7 +22,7 @@ _NAMED = re.compile(r"(?:[A-Za-z][A-Za-z ]*\b)?[A-Za-z]{3,}\s*=")
 _CALL = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?'*)\s*(?:\\left)?\(\s*([a-z](?:\s*,\s*[a-z])*)\s*(?:\\right)?\)\s*=(?!=)")
 _HEX = re.compile(r"\(?([0-9A-Fa-f]*[A-Fa-f][0-9A-Fa-f]*)\)?_\{?\s*(\d\d)\s*\}?")
 _BASE_WORD = re.compile(r"([0-9A-Za-z]+)\s*(?:\(?\s*(?:in\s+)?base[- ]\s*(\d+)\s*\)?)")
-_MATHS_WORDS = frozenset("sin cos tan log lim max min gcd lcm exp sqrt and".split())
+_MATHS_WORDS = frozenset(["sin", "cos", "tan", "log", "lim", "max", "min", "gcd", "lcm", "exp", "sqrt", "and"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,11 @@ def _unwrapped(text: str) -> str:
             text = text[box.end() : -1]
         if text.endswith((".", ",", ";")) and not text.endswith(("...", "\\,", "\\;")):
             text = text[:-1]
-        text = _HEDGE.sub("", _CUE.sub("", text, count=1) if _CUE.match(text) else text, count=1) if text[:1].isalpha() else text
+        text = (
+            _HEDGE.sub("", _CUE.sub("", text, count=1) if _CUE.match(text) else text, count=1)
+            if text[:1].isalpha()
+            else text
+        )
         if text == before:
             break
     return _currency(text)
@@ -109,7 +113,9 @@ def _special(body: str, bare: str) -> Node | None:
     """Answers that are no expressions: words, times, ratios, numerals with letters, labelled choices."""
     word = ANSWERS.get(bare)
     if word is not None:
-        return Node("empty") if word == "empty" else Node("within", (), "R") if word == "reals" else Node("word", (), word)
+        return (
+            Node("empty") if word == "empty" else Node("within", (), "R") if word == "reals" else Node("word", (), word)
+        )
     flat = _WRAPPED.sub(r"\1", body).replace("\\:", ":").replace("{:}", ":").strip().strip("$").strip()
     option = _OPTION.fullmatch(flat)
     if option:
@@ -140,7 +146,7 @@ def _special(body: str, bare: str) -> Node | None:
 
 
 def _labelled(letter: str, rest: str, body: str) -> Node | None:
-    """`(B) 12`, or `\\textbf{(B) } 12`: a choice's letter and what it says."""
+    r"""`(B) 12`, or `\textbf{(B) } 12`: a choice's letter and what it says."""
     content = re.sub(r"\\text(?:bf|rm)?\s*\{\s*\([A-J]\)\s*[:.]?\s*\}", "", body)
     content = content if content != body else rest
     if re.match(r"[-+*/^=<>!]", content.strip()):

@@ -180,9 +180,7 @@ class _Reader:
                 if gap < 0 or (gap == 0 and (piece.left or last.right)):
                     longer = self.compare(piece.high, last.high)
                     high = piece.high if longer > 0 else last.high
-                    right = (
-                        piece.right if longer > 0 else last.right if longer < 0 else piece.right or last.right
-                    )
+                    right = piece.right if longer > 0 else last.right if longer < 0 else piece.right or last.right
                     out[-1] = Piece(last.low, high, last.left, right)
                     continue
             out.append(piece)

@@ -19,22 +19,23 @@ from typing import Any
 
 from rlready.rewards.mathematics.tree import Node, walk
 
-_START_SECONDS = 30.0
-_MAX_NODES = 400
+_START_SECONDS = 20.0
+_MAX_NODES = 120
+_REMEMBERED = 1024
 _MAX_DIGITS = 2000
 
 
 class Prover:
     """Asks SymPy whether two trees are equal; True, False, or None where it does not say in time."""
 
-    def __init__(self, deadline: float = 3.0) -> None:
+    def __init__(self, deadline: float = 5.0) -> None:
         """Set the seconds that one question may take; the first one waits for the start of the helper as well."""
         self.deadline = deadline
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str] = queue.Queue()
         self._owner = 0
-        self.asked = 0
+        self._known: dict[str, bool | None] = {}  # silence too, so that a hard question costs its time once
 
     def __call__(self, gold: Node, given: Node) -> bool | None:
         """Whether the two are equal; None where that is not decided."""
@@ -44,17 +45,22 @@ class Prover:
             line = json.dumps([_plain(gold), _plain(given)])
         except ValueError:
             return None
+        if line in self._known:
+            return self._known[line]
         if os.getpid() != self._owner:  # a forked child must not talk to its parent's helper
             self._lock, self._process, self._owner = threading.Lock(), None, os.getpid()
         if not self._lock.acquire(timeout=self.deadline * 4):
             return None
         try:
-            return self._ask(line)
+            reply = self._ask(line)
         finally:
             self._lock.release()
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[line] = reply
+        return reply
 
     def _ask(self, line: str) -> bool | None:
-        self.asked += 1
         if (self._process is None or self._process.poll() is not None) and not self._start():
             return None
         process = self._process

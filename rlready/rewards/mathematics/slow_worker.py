@@ -79,7 +79,7 @@ def _call(sympy: Any, name: str, parts: list[Any]) -> Any:
 
 
 def judge(sympy: Any, gold: Any, given: Any) -> str:
-    """ "equal", "different" or "unknown"."""
+    """Says equal, different or unknown."""
     difference = gold - given
     if difference.is_number:
         sign = difference.equals(0)
@@ -100,6 +100,9 @@ def main() -> None:
     seconds = float(sys.argv[1])
     import sympy
 
+    sympy.simplify(
+        sympy.sin(sympy.Symbol("x")) ** 2 - sympy.Rational(1, 2)
+    )  # what is loaded on first use, before the clock
     print("ready", flush=True)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # the default action ends the process

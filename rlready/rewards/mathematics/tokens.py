@@ -75,10 +75,46 @@ _COMMANDS = {
 }  # fmt: skip
 _FRACS = frozenset(("frac", "dfrac", "tfrac", "cfrac", "binom", "dbinom", "tbinom", "sqrt"))
 _GREEK_NAMES = frozenset(
-    (
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-        "upsilon phi varphi chi psi omega omicron Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar"
-    ).split()
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "omicron",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Pi",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+        "hbar",
+    ]
 )
 _ROMAN = re.compile(r"[IVX]{2,}")
 _NAME = re.compile(r"[A-Z][a-z]*[aeiouy][a-z]*")
@@ -143,19 +179,19 @@ def number(text: str) -> Fraction:
 
 def _repeating(text: str) -> Fraction:
     """0.1 with 6 repeated: the digits once with the period less once without, over as many nines and zeros."""
-    whole, fixed, period = re.sub(r"\\overline|[{}\s]", lambda m: "|" if "o" in m.group() else "", text).replace(
-        ".", "|"
-    ).split("|")
+    whole, fixed, period = (
+        re.sub(r"\\overline|[{}\s]", lambda m: "|" if "o" in m.group() else "", text).replace(".", "|").split("|")
+    )
     if len(text) > _MAX_DIGITS:
         raise Unreadable("a number is too long")
     long, short = int((whole + fixed + period) or "0"), int((whole + fixed) or "0")
     return Fraction(long - short, (10 ** len(period) - 1) * 10 ** len(fixed))
 
 
-def closing(text: str, start: int) -> int:
-    """Index of the brace that closes the one before `start`; -1 where there is none."""
+def closing(text: str, start: int, stop: int | None = None) -> int:
+    """Index of the brace, before `stop`, that closes the one before `start`; -1 where there is none."""
     depth = 1
-    for i in range(start, len(text)):
+    for i in range(start, len(text) if stop is None else min(len(text), stop)):
         c = text[i]
         if c in "{}" and text[i - 1] != "\\":
             depth += 1 if c == "{" else -1

@@ -6,38 +6,232 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 FUNCTIONS = frozenset(
-    (
-        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh asin acos atan log ln lg exp sqrt cbrt gcd lcm "
-        "max min abs"
-    ).split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asin",
+        "acos",
+        "atan",
+        "log",
+        "ln",
+        "lg",
+        "exp",
+        "sqrt",
+        "cbrt",
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+        "abs",
+    ]
 )
 CONSTANTS = {"pi": "pi", "infty": "inf", "infinity": "inf", "inf": "inf", "oo": "inf"}
 NUMBER_SETS = {"R": "R", "Z": "Z", "N": "N", "Q": "Q", "C": "C"}
 
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 BASES = {
-    **dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True)),
+    **dict(
+        zip(
+            ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"],
+            range(2, 13),
+            strict=True,
+        )
+    ),
     "sixteen": 16,
 }
 
 # Words that may not stand after a number as if they named what is counted.
 STOP = frozenset(
-    (
-        "a about above after all also an and any are as at atleast because before below between but by can cannot "
-        "correct could does each either equal equals even except exactly few fewer for from greater half has have if "
-        "incorrect into is isn it its least less more most neither no none nor not odd of off on only or other out "
-        "over per plus minus mod modulo quarter remainder since so some than that the then there third this times to "
-        "true false under unless until up was were where which with without wrong would yes maybe perhaps "
-        "hundred thousand million billion trillion dozen percent negative positive infinity squared cubed"
-    ).split()
+    [
+        "a",
+        "about",
+        "above",
+        "after",
+        "all",
+        "also",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "atleast",
+        "because",
+        "before",
+        "below",
+        "between",
+        "but",
+        "by",
+        "can",
+        "cannot",
+        "correct",
+        "could",
+        "does",
+        "each",
+        "either",
+        "equal",
+        "equals",
+        "even",
+        "except",
+        "exactly",
+        "few",
+        "fewer",
+        "for",
+        "from",
+        "greater",
+        "half",
+        "has",
+        "have",
+        "if",
+        "incorrect",
+        "into",
+        "is",
+        "isn",
+        "it",
+        "its",
+        "least",
+        "less",
+        "more",
+        "most",
+        "neither",
+        "no",
+        "none",
+        "nor",
+        "not",
+        "odd",
+        "of",
+        "off",
+        "on",
+        "only",
+        "or",
+        "other",
+        "out",
+        "over",
+        "per",
+        "plus",
+        "minus",
+        "mod",
+        "modulo",
+        "quarter",
+        "remainder",
+        "since",
+        "so",
+        "some",
+        "than",
+        "that",
+        "the",
+        "then",
+        "there",
+        "third",
+        "this",
+        "times",
+        "to",
+        "true",
+        "false",
+        "under",
+        "unless",
+        "until",
+        "up",
+        "was",
+        "were",
+        "where",
+        "which",
+        "with",
+        "without",
+        "wrong",
+        "would",
+        "yes",
+        "maybe",
+        "perhaps",
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+        "dozen",
+        "percent",
+        "negative",
+        "positive",
+        "infinity",
+        "squared",
+        "cubed",
+    ]
 )
 
 # Short words that are no products of letters.
 PROSE = frozenset(
-    (
-        "we he she me my us our her his him you add get sum two one six ten who why how did do go too day men man now "
-        "use see say way let got put may new old add cat dog red yes am an as at be by if it no on so to up ok oh hi"
-    ).split()
+    [
+        "we",
+        "he",
+        "she",
+        "me",
+        "my",
+        "us",
+        "our",
+        "her",
+        "his",
+        "him",
+        "you",
+        "add",
+        "get",
+        "sum",
+        "two",
+        "one",
+        "six",
+        "ten",
+        "who",
+        "why",
+        "how",
+        "did",
+        "do",
+        "go",
+        "too",
+        "day",
+        "men",
+        "man",
+        "now",
+        "use",
+        "see",
+        "say",
+        "way",
+        "let",
+        "got",
+        "put",
+        "may",
+        "new",
+        "old",
+        "add",
+        "cat",
+        "dog",
+        "red",
+        "yes",
+        "am",
+        "an",
+        "as",
+        "at",
+        "be",
+        "by",
+        "if",
+        "it",
+        "no",
+        "on",
+        "so",
+        "to",
+        "up",
+        "ok",
+        "oh",
+        "hi",
+    ]
 )
 
 # Answers that are words. The value is what they mean; two words with one meaning are equal.
@@ -126,8 +320,8 @@ def _units() -> dict[str, Unit]:
                 factor, names = Fraction(1), [first, *names]
             for name in names:
                 out[name] = Unit(((dim, 1),), factor)
-    for name, factor in (("liter", 1), ("litre", 1), ("l", 1), ("L", 1), ("ml", 1000), ("mL", 1000), ("cc", 1000)):
-        out[name] = Unit((("length", 3),), Fraction(1, 1000 * factor))
+    for name, parts in (("liter", 1), ("litre", 1), ("l", 1), ("L", 1), ("ml", 1000), ("mL", 1000), ("cc", 1000)):
+        out[name] = Unit((("length", 3),), Fraction(1, 1000 * parts))
     out["milliliter"] = out["millilitre"] = out["ml"]
     out["mph"] = Unit((("length", 1), ("time", -1)), Fraction(201168, 125 * 3600))
     out["kph"] = Unit((("length", 1), ("time", -1)), Fraction(1000, 3600))
