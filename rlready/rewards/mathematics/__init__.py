@@ -31,7 +31,7 @@ from rlready.rewards.mathematics.quantities import PERCENT_RULES, UNIT_RULES, Pe
 from rlready.rewards.mathematics.reading import Reading, read
 from rlready.rewards.mathematics.slow import prove
 from rlready.rewards.mathematics.tokens import same_text
-from rlready.rewards.mathematics.tree import Budget, Node, TooMuchError, Undefined, Unreadable
+from rlready.rewards.mathematics.tree import EMPTY, Budget, Node, TooMuchError, Undefined, Unreadable
 from rlready.scoring import RewardFn, answer_text, declare, last_turn
 from rlready.types import Score, Task, Trajectory, Verdict
 
@@ -111,9 +111,11 @@ def _judge(found: Found, gold: Any, rules: Rules) -> Score:
     text = _gold_text(gold)
     if not text or not same_text(text):
         return Score.failed(f"the gold answer {_short(gold)} is empty, or neither text nor a number")
+    wanted = read(text)
+    if wanted.why == EMPTY:
+        return Score.failed(f"the gold answer {_short(gold)} is empty")
     if not found.text or not found.text.strip():
         return _say(Score.no_answer(), "the response has no answer")
-    wanted = read(text)
     given_text = found.text
     if wanted.text == same_text(given_text) and (wanted.node is None or text.strip() == given_text.strip()):
         return _say(Score.right(), "the same text")

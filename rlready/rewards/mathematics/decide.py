@@ -17,10 +17,12 @@ from rlready.rewards.mathematics.digits import fraction_of, value, zero_bits
 from rlready.rewards.mathematics.polynomials import independent
 from rlready.rewards.mathematics.tree import Budget, Node, TooMuchError, Undefined, Unreadable, walk
 
+_EXACT_STEPS = 60_000  # of the budget, for the normal form
 Prover = Callable[[Node, Node], "bool | None"]
 
 # Rational points: positive first, then of both signs. Fixed, so that a verdict repeats.
 _VALUES = [Fraction(*p) for p in ((13, 7), (29, 11), (5, 17), (41, 13), (3, 19), (101, 37), (17, 5), (7, 23))]
+_POSITIVE = 3  # so many of the following are all positive
 _SIGNS = ((1, 1, 1), (1, 1, 1), (1, 1, 1), (-1, 1, 1), (1, -1, 1), (-1, -1, -1), (-1, 1, -1))
 
 
@@ -40,27 +42,22 @@ def equal(gold: Node, given: Node, budget: Budget, prover: Prover | None = None)
     if gold.op == "num" and given.op == "num":
         return Answer(gold.value == given.value, "rational numbers, compared exactly")
     symbols = sorted({n.value for n in (*walk(gold), *walk(given)) if n.op == "sym"})
+    share = min(budget.left, _EXACT_STEPS)
+    exact = Budget(share)
     try:
-        ring = Algebra(budget)
-        wanted = ring.of(gold)
-        try:
-            found = ring.of(given)
-        except Undefined as error:
-            return Answer(False, f"the answer has no value: {error}")
-        difference = ring.sub(wanted, found)
-        if not difference.num:
-            if ring.signs and len(symbols) and not _same_at_points(gold, given, symbols, budget):
-                return Answer(False, "the expressions differ where symbols are negative")
-            return Answer(True, "one exact normal form")
-        generators = difference.generators()
-        if independent(generators):
-            return Answer(False, "different exact normal forms")
+        told = _by_form(gold, given, exact)
     except TooMuchError:
         if gold.same(given):
             return Answer(True, "the same expression")
-        prover = None  # what is too large here is too large for SymPy
+        prover, told = None, Answer(None, "")  # what is too large here is too large for SymPy
     except Undefined as error:
         return Answer(None, f"the gold has no value: {error}")
+    budget.left -= share - max(exact.left, 0)
+    if told.equal is not None:
+        if told is _BUT_FOR_SIGNS:
+            same = _same_at_points(gold, given, symbols, budget)
+            return told if same else Answer(False, "the expressions differ where symbols are negative")
+        return told
     try:
         told = _by_digits(gold, given, budget) if not symbols else _by_points(gold, given, symbols, budget)
     except TooMuchError as error:
@@ -75,11 +72,29 @@ def equal(gold: Node, given: Node, budget: Budget, prover: Prover | None = None)
     return Answer(proved, "SymPy proves it" if proved else "SymPy tells them apart")
 
 
-def _differ(a: Node, b: Node, point: dict[str, Fraction], budget: Budget) -> bool:
+_BUT_FOR_SIGNS = Answer(True, "one exact normal form, and the same values for symbols of either sign")
+
+
+def _by_form(gold: Node, given: Node, budget: Budget) -> Answer:
+    ring = Algebra(budget)
+    wanted = ring.of(gold)
+    try:
+        found = ring.of(given)
+    except Undefined as error:
+        return Answer(False, f"the answer has no value: {error}")
+    difference = ring.sub(wanted, found)
+    if not difference.num:
+        return _BUT_FOR_SIGNS if ring.signs else Answer(True, "one exact normal form")
+    if independent(difference.generators()):
+        return Answer(False, "different exact normal forms")
+    return Answer(None, "")
+
+
+def _differ(a: Node, b: Node, point: dict[str, Fraction], budget: Budget, *, real: bool = False) -> bool:
     """Whether values to 50 and to 100 digits show the same difference."""
     sizes: list[Any] = []
     for bits in (170, 340):
-        x, y = value(a, point, bits, budget), value(b, point, bits, budget)
+        x, y = (value(node, point, bits, budget, real=real) for node in (a, b))
         scale = max(abs(x), abs(y))
         sizes.append((abs(x - y), scale))
     (first, scale), (second, _) = sizes
@@ -120,15 +135,13 @@ def _points(symbols: Sequence[str]) -> list[dict[str, Fraction]]:
 def _by_points(gold: Node, given: Node, symbols: Sequence[str], budget: Budget) -> Answer:
     common = 0
     for index, point in enumerate(_points(symbols)):
+        real = index >= _POSITIVE and not _complex(gold, given)
         try:
-            x, y = value(gold, point, 170, budget), value(given, point, 170, budget)
+            differ = _differ(gold, given, point, budget, real=real)
         except Undefined:
             continue
-        real = abs(_im(x)) < abs(x) / 10**40 and abs(_im(y)) < abs(y) / 10**40
-        if not real and index >= 3 and not _complex(gold, given):
-            continue
         common += 1
-        if _differ(gold, given, point, budget):
+        if differ:
             where = ", ".join(f"{s} = {p}" for s, p in point.items())
             return Answer(False, f"the expressions differ at {where}")
     if not common:

@@ -32,8 +32,10 @@ def _mp() -> Any:
     return _OWN.mp
 
 
-def value(node: Node, point: Mapping[str, Fraction], bits: int, budget: Budget) -> Any:
+def value(node: Node, point: Mapping[str, Fraction], bits: int, budget: Budget, *, real: bool = False) -> Any:
     """The complex value at a point, to about so many bits; roots of odd degree of negative numbers are the real ones.
+
+    With `real`, even roots and logarithms of negative numbers have no value.
 
     Raises:
         Undefined: it has none there.
@@ -43,14 +45,18 @@ def value(node: Node, point: Mapping[str, Fraction], bits: int, budget: Budget) 
     mp = _mp()
     mp.prec = bits
     try:
-        return _Evaluator(mp, point, budget).of(node)
+        return _Evaluator(mp, point, budget, real).of(node)
     except (ZeroDivisionError, ValueError, OverflowError, ArithmeticError) as error:
         raise Undefined(f"it has no value ({error})") from None
 
 
 class _Evaluator:
-    def __init__(self, mp: Any, point: Mapping[str, Fraction], budget: Budget) -> None:
-        self.mp, self.point, self.budget = mp, point, budget
+    def __init__(self, mp: Any, point: Mapping[str, Fraction], budget: Budget, real: bool) -> None:
+        self.mp, self.point, self.budget, self.real = mp, point, budget, real
+
+    def positive(self, x: Any) -> None:
+        if self.real and (self.mp.im(x) != 0 or x < 0):
+            raise Undefined("it has no real value")
 
     def of(self, node: Node) -> Any:
         mp, op = self.mp, node.op
@@ -97,10 +103,14 @@ class _Evaluator:
             return base ** int(exact)
         if exact is not None and exact.denominator % 2 and mp.im(base) == 0 and base < 0:
             return (-1) ** (exact.numerator % 2) * (-base) ** exponent
+        self.positive(base)
         return mp.exp(exponent * mp.log(base))
 
     def call(self, node: Node, parts: list[Any]) -> Any:
         mp, name, x = self.mp, str(node.value), parts[0]
+        if name in ("sqrt", "log"):
+            for part in parts:
+                self.positive(part)
         if name == "sqrt":
             return mp.sqrt(x)
         if name == "root":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from math import gcd, lcm
+from math import comb, gcd, lcm
 
 from rlready.rewards.mathematics.tree import MAX_BITS, Budget, TooMuchError, Undefined
 
@@ -25,7 +25,9 @@ Mono = tuple[tuple[str, Exponent], ...]
 Poly = dict[Mono, Fraction]
 
 ONE: Poly = {(): Fraction(1)}
-_MAX_TERMS = 3000
+_MAX_TERMS = 2000
+_MAX_POWER = 150
+_MAX_EXPANDED = 600  # terms of a power of a sum
 
 
 class Rat:
@@ -161,7 +163,7 @@ class Ring:
             return b, False
         if b is ONE or b == ONE:
             return a, False
-        self.budget.spend(len(a) * len(b))
+        self.budget.spend(2 * len(a) * len(b))
         out: Poly = {}
         reduce = False
         for m1, c1 in a.items():
@@ -272,7 +274,7 @@ class Ring:
             return rational(1)
         if len(a.num) <= 1 and a.den == ONE:
             return self._term_power(a.num, n)
-        if n > 60 or len(a.num) ** min(n, 8) > 10**8:
+        if n > _MAX_POWER or max(comb(n + len(p) - 1, n) for p in (a.num, a.den)) > _MAX_EXPANDED:
             name = f"b:{key(a)}"
             return term((name, n))
         out, square = rational(1), a
