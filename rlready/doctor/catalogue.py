@@ -159,7 +159,8 @@ CHECKS: dict[str, Check] = {
         "Pay only one clear answer, and take what the best trivial answer earns as the floor of every curve."),
     "gold answers": Check(
         "rewards", "right answers that are not paid in any of the usual forms", "The reward is 0 for ever: a parser "
-        "is missing, or wants a form that no one was told.", "Score the gold answer by hand, and mend the parser."),
+        "is missing, or wants a form that no one was told.", "Score the gold answer by hand, and mend the parser; "
+        "a form of your own is told by Setup(gold=...)."),
     "unparseable gold": Check(
         "rewards", "a wrong answer that is paid where the gold cannot be parsed", "Broken records pay everybody.",
         "Fail the grading where the gold cannot be read, or drop such records."),

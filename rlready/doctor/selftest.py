@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rlready.doctor.answers import gold_key, gold_of, options_of
+from rlready.doctor.answers import GOLD, gold_key, gold_of, is_text, options_of
 from rlready.findings import Findings, Where
 from rlready.seeds import rng
 from rlready.tasks.base import TaskSet, score_by_env
@@ -48,7 +48,15 @@ class Earned:
     first: str | None
 
 
-def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0, deadline: float = 30.0) -> None:
+def check_rewards(
+    tasks: TaskSet,
+    found: Findings,
+    *,
+    n: int = 24,
+    seed: int = 0,
+    deadline: float = 30.0,
+    gold: Callable[[Task], str] | None = None,
+) -> None:
     """Score trivial and broken answers on some tasks.
 
     Args:
@@ -57,6 +65,7 @@ def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0
         n: tasks that are scored; fewer where a score takes long.
         seed: of their choice.
         deadline: seconds that one score may take.
+        gold: writes a right answer in the form that the reward wants; None: the usual forms are tried.
     """
     took = _seconds(tasks, deadline)
     if took > _QUICK:
@@ -76,6 +85,7 @@ def check_rewards(tasks: TaskSet, found: Findings, *, n: int = 24, seed: int = 0
         return
     sample = rng(seed, "doctor").sample(list(tasks), min(n, len(tasks)))
     test = _SelfTest(tasks, sample, found)
+    test.writes = gold
     _watched(test, deadline)
 
 
@@ -118,6 +128,7 @@ class _SelfTest:
         self.tasks, self.sample, self.found = tasks, sample, found
         self.doing: tuple[str, float] = ("", 0.0)
         self.quickest = math.inf
+        self.writes: Callable[[Task], str] | None = None
         self.golds = [g for g in (gold_of(task, self.tasks.scorer) for task in sample) if g]
 
     async def run(self) -> None:
@@ -208,15 +219,23 @@ class _SelfTest:
             self.found.warning("trivial answers", told, where)
 
     async def gold(self) -> None:
-        """The gold answer, in all usual forms, must be right in one of them."""
+        """The gold answer, in all usual forms, must be right in one of them; a written one must be right."""
+        if self.writes is not None:
+            await self.written(self.writes)
+            return
         if not self.golds:
             return
         some = self.golds[:8]
         nonsense = await self._mean(some, lambda gold: _NONSENSE)
         best: tuple[int, float, str] = (0, 0.0, "")
         judged = False
-        for form in FORMS:
-            scores = [await self.score(task, form.format(gold)) for task, gold in some]
+        whole = [key for key in GOLD if all(is_text(task.data.get(key)) for task, _ in some)]  # a worked solution, say
+        tried: list[tuple[str, Callable[[Task, str], str]]] = [
+            *((form.format("gold"), _formed(form)) for form in FORMS),
+            *((f"the data's {key}", _column(key)) for key in whole),
+        ]
+        for form, answer in tried:
+            scores = [await self.score(task, answer(task, gold)) for task, gold in some]
             valid = [s.value for s in scores if s.verdict is not Verdict.GRADER_FAILED]
             if not valid:
                 continue  # told as a failure of the score
@@ -236,8 +255,22 @@ class _SelfTest:
         elif 0 < right < len(some):
             self.found.warning(
                 "gold answers",
-                f"Written as {form.format('gold')}, {len(some) - right} of {len(some)} gold answers are not right.",
+                f"Written as {form}, {len(some) - right} of {len(some)} gold answers are not right.",
                 Where(task=some[0][0].id),
+            )
+
+    async def written(self, writes: Callable[[Task], str]) -> None:
+        """Right answers as the set-up writes them."""
+        some = self.sample[:8]
+        scores = [(task, await self.score(task, writes(task))) for task in some]
+        wrong = [(task, s) for task, s in scores if s.verdict in (Verdict.WRONG, Verdict.NO_ANSWER)]
+        if wrong:
+            task, score = wrong[0]
+            self.found.error(
+                "gold answers",
+                f'{len(wrong)} of {len(some)} right answers are not graded right; the first, "{writes(task)[:40]}", '
+                f"earns {score.value:g}.",
+                Where(task=task.id),
             )
 
     async def _mean(self, some: Sequence[tuple[Task, str]], answer: Callable[[str], str]) -> float:
@@ -336,6 +369,14 @@ class Bomb:
 
 def _with(task: Task, data: Mapping[str, Any]) -> Task:
     return Task(task.prompt, data, task.meta, task.id)
+
+
+def _formed(form: str) -> Callable[[Task, str], str]:
+    return lambda task, gold: form.format(gold)
+
+
+def _column(key: str) -> Callable[[Task, str], str]:
+    return lambda task, gold: str(task.data[key])
 
 
 def _always(text: str) -> Callable[[Task], str]:

@@ -11,7 +11,7 @@ from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
 from rlready.tasks.base import TaskSet
-from rlready.types import Group
+from rlready.types import Group, Task
 
 Collect = Callable[[], "Sequence[Group] | Awaitable[Sequence[Group]]"]
 
@@ -34,6 +34,7 @@ class Setup:
         splits: held-out task sets by name, which must not leak; the tasks themselves are "train".
         max_lag: updates by which rollouts may be older than the policy they train.
         closing: the environment's action that ends an episode, if there is one.
+        gold: writes a right answer to a task in the form that the reward wants; None: the usual forms are tried.
         collect: brings the groups in place of our own collector, for whoever has one.
         name: shown in the report.
     """
@@ -51,6 +52,7 @@ class Setup:
     splits: Mapping[str, TaskSet] = field(default_factory=dict)
     max_lag: int = 0
     closing: str | None = None
+    gold: Callable[[Task], str] | None = None
     collect: Collect | None = None
     name: str = ""
 

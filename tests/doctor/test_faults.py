@@ -12,6 +12,8 @@ import torch
 from rlready.algorithms import GRPO
 from rlready.doctor import CHECKS, Setup, audit
 from rlready.policy.base import SamplingParams
+from rlready.tasks.base import TaskSet
+from rlready.types import Task
 from tests.doctor.faults import healthy
 from tests.doctor.faults.losses import Right
 from tests.doctor.faults.registry import Fault
@@ -75,6 +77,26 @@ SOUND: dict[str, Callable[[], Setup]] = {
 def test_silence(name: str) -> None:
     found = audit(SOUND[name]())
     assert not found.errors and not found.warnings, str(found)
+
+
+def own_form(task: Any, trajectory: Any) -> float:
+    said, *rest = trajectory.turns[-1].text.split() or [""]
+    return float(said == task.data["key"][::-1] and not rest)
+
+
+def test_answers_of_a_form_of_their_own() -> None:
+    """A note where the policy is right at times; checked exactly where the set-up writes right answers."""
+    asked = [
+        Task(healthy.question(i).prompt, {"answer": "door", "key": healthy.COLOURS[i % 4][::-1]}) for i in range(24)
+    ]
+    made = healthy.chat(tasks=TaskSet(asked, score=own_form))
+    found = audit(made)
+    assert not found.errors and "in a form of its own" in found.of("gold answers")[0].text
+    worked = [Task(t.prompt, {**t.data, "solution": t.data["key"][::-1]}) for t in asked]
+    assert not audit(replace(made, tasks=TaskSet(worked, score=own_form))).of("gold answers"), "the worked one is tried"
+    assert not audit(replace(made, gold=lambda task: task.data["key"][::-1])).of("gold answers")
+    (error,) = audit(replace(made, gold=lambda task: task.data["key"])).of("gold answers")
+    assert error.level == "error" and "8 of 8 right answers are not graded right" in error.text and error.where
 
 
 def test_nothing_is_left_behind() -> None:
