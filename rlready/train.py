@@ -114,9 +114,11 @@ def train(
 
     Raises:
         ValueError: the policy has no learner.
-        UserError: the collector may lag further behind than the algorithm tolerates; from the collector or the run.
+        UserError: the collector may lag further behind than the algorithm tolerates, or its groups are too small for
+            it; from the collector or the run.
     """
     check_lag(algorithm, getattr(collector, "max_lag", 0))
+    check_group(algorithm, getattr(collector, "group_size", algorithm.least_group))
     learner: Stateful = require_learner(policy)
     watching = Signs() if signs is None else signs
     parts: dict[str, Stateful] = {
@@ -223,4 +225,17 @@ def check_lag(algorithm: Algorithm, max_lag: int) -> None:
         raise UserError(
             f"max_lag is {max_lag}, and {type(algorithm).__name__.lower()} as it is set learns from what is at most "
             f"{most} updates old: set max_lag={most}{others}."
+        )
+
+
+def check_group(algorithm: Algorithm, group_size: int) -> None:
+    """Refuse groups in which an algorithm has nothing to compare.
+
+    Raises:
+        UserError: they have fewer episodes than its credit needs.
+    """
+    if group_size < algorithm.least_group:
+        raise UserError(
+            f"group_size is {group_size}, and {type(algorithm).__name__.lower()} compares the episodes of a group, so "
+            f"it needs at least {algorithm.least_group}. Or use reinforce or ppo."
         )

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from rlready.algorithms.presets import GRPO
+from rlready.algorithms import ALGORITHMS, Mixed, PolicyGradient
+from rlready.algorithms.credit import CREDITS
+from rlready.algorithms.presets import GRPO, DrGRPO
 from rlready.cli import app
 from rlready.curriculum.samplers import Uniform
 from rlready.errors import UserError
@@ -31,7 +34,7 @@ from rlready.rollout.collect import Collector
 from rlready.run import Interrupted, Run
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
-from rlready.train import check_lag, train
+from rlready.train import check_group, check_lag, train
 from rlready.types import Row, Task
 from tests.resume_child import DIGITS, TwoWords
 
@@ -215,6 +218,23 @@ def test_too_much_lag_is_refused_before_anything_is_played(tmp_path: Path) -> No
         train(policy, collector, GRPO(), run, steps=1, groups_per_step=1)
     assert collector.episodes == 0
     check_lag(GRPO(), 2)
+
+
+def test_groups_with_nothing_to_compare_are_refused_before_anything_is_played(tmp_path: Path) -> None:
+    """Every preset: where credit of single episodes is 0 for all, two are asked for."""
+    policy, collector = parts(None, max_lag=0)
+    collector.group_size = 1
+    with opened(tmp_path) as run, pytest.raises(UserError, match=r"group_size is 1, and drgrpo compares .* least 2"):
+        train(policy, collector, DrGRPO(), run, steps=1, groups_per_step=1)
+    assert collector.episodes == 0
+    alone = {name for name, kind in ALGORITHMS.items() if kind().least_group == 1}
+    assert alone == {"reinforce", "ngrpo", "ppo", "vapo", "vineppo", "sft", "restem"}
+    assert PolicyGradient(advantage="running").least_group == 1 and Mixed(by="reinforce").least_group == 1
+    for advantage in CREDITS:
+        rewards = [np.asarray([r]) for r in (1.0, 0.0)]
+        taught = any(a.any() for a in CREDITS[advantage](rewards, PolicyGradient(advantage=advantage)))
+        assert PolicyGradient(advantage=advantage).least_group == 2 - taught
+    check_group(DrGRPO(), 2)
 
 
 TASK = """

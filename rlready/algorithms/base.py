@@ -44,9 +44,9 @@ from rlready.policy.base import (
     Loss,
     Outputs,
     Policy,
-    Ranked,
     SamplingParams,
     beside,
+    over_ranks,
     require_learner,
 )
 from rlready.rollout.compile import compile_groups
@@ -105,6 +105,11 @@ class Algorithm:
     def max_lag(self) -> int:
         """Updates by which what is learnt from may be older than the policy. 0: only what the policy itself sampled."""
         return 0
+
+    @property
+    def least_group(self) -> int:
+        """Episodes of a task that credit needs: 2 where it compares them, as an episode alone would teach nothing."""
+        return 1
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -202,9 +207,7 @@ class Algorithm:
         rows = self.reweigh(rows)
         units = trajectories_of(rows)
         pieces = min(self.minibatches, len(units))
-        sums = self.sizes(rows)
-        if isinstance(learner, Ranked):
-            sums = learner.total(sums)
+        sums = over_ranks(learner, self.sizes(rows))
         divisors = {stream: (size or 1.0) / pieces for stream, size in sums.items()}
         totals: dict[str, list[float]] = defaultdict(list)
         skipped = 0

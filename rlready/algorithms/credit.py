@@ -144,6 +144,8 @@ def _none(groups: Sequence[Doubles], _: Settings) -> list[Doubles]:
     return [*groups]
 
 
+WITHIN = ("mean", "loo", "std", "batch_std", "maxrl", "best")
+"""Rules that compare the trajectories of a group; one alone gets 0. ("ngrpo" compares it with a virtual one.)"""
 CREDITS: dict[str, Credit] = {
     "mean": _mean,
     "loo": _loo,

@@ -60,6 +60,11 @@ class GDPO(PolicyGradient):
         if not self.rewards:
             raise UserError("GDPO: rewards is empty; name the scores that are learnt from, each with its weight.")
 
+    @property
+    def least_group(self) -> int:
+        """2: every reward is compared within its group."""
+        return 2
+
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Normalise each reward by group, sum, normalise over the update."""
         sums: list[Doubles] = []

@@ -30,7 +30,17 @@ import numpy as np
 from rlready.algorithms.base import Algorithm, denominators, reweigh, stream_sum
 from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Learner, Loss, Outputs, Policy, Ranked, Renderer, SamplingParams, require_learner
+from rlready.policy.base import (
+    Batch,
+    Learner,
+    Loss,
+    Outputs,
+    Policy,
+    Renderer,
+    SamplingParams,
+    over_ranks,
+    require_learner,
+)
 from rlready.seeds import np_rng
 from rlready.tasks.base import TaskSet
 from rlready.tasks.files import read_jsonl, to_messages
@@ -104,6 +114,11 @@ class Mixed(Algorithm):
         return self._inner.max_lag
 
     @property
+    def least_group(self) -> int:
+        """As the other algorithm."""
+        return self._inner.least_group
+
+    @property
     def needs_reference(self) -> bool:
         """As the other algorithm."""
         return self._inner.needs_reference
@@ -133,9 +148,7 @@ class Mixed(Algorithm):
 
         def add(learner: Learner) -> None:
             drawn = reweigh(self._draw(rows), self.average)
-            divisors: Mapping[str, float] = denominators(drawn, self.average, self.constant)
-            if isinstance(learner, Ranked):
-                divisors = learner.total(divisors)
+            divisors = over_ranks(learner, denominators(drawn, self.average, self.constant))
             shown.append(learner.forward_backward(drawn, self._likelihood, divisors)["loss/demonstrations"])
 
         learner = _Adding(require_learner(policy), add)

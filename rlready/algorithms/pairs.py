@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlready.errors import UserError
-from rlready.policy.base import Learner, Ranked, Renderer, Which
+from rlready.policy.base import Learner, Renderer, Which, over_ranks
 from rlready.types import FloatArray, IntArray, Message, Row
 
 Doubles = NDArray[np.float64]
@@ -82,13 +82,11 @@ class Table:
         """Pairs, and tokens to imitate, of some units (on all ranks), by the number of pieces."""
         chosen = [int(unit) for unit in units]
         rows = [row for unit in chosen for row in self.rows[unit]]
-        sums: Mapping[str, float] = {
+        sums = {
             PAIR: float(sum(len(self.pairs[unit]) for unit in chosen)),
             "nll": float(sum(row.weights["nll"].sum(dtype=np.float64) for row in rows if "nll" in row.weights)),
         }
-        if isinstance(learner, Ranked):
-            sums = learner.total(sums)
-        return {name: (size or 1.0) / max(1, pieces) for name, size in sums.items()}
+        return {name: (size or 1.0) / max(1, pieces) for name, size in over_ranks(learner, sums).items()}
 
     def imitate(self) -> None:
         """Add the stream "nll" on the better completions."""

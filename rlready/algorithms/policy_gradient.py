@@ -31,7 +31,7 @@ import torch
 
 from rlready.algorithms import kl as kl_terms
 from rlready.algorithms.base import Algorithm, Average, only_valid, run_mean, run_means, trajectories_of
-from rlready.algorithms.credit import CREDITS, Advantage, Doubles
+from rlready.algorithms.credit import CREDITS, WITHIN, Advantage, Doubles
 from rlready.algorithms.kl import Estimator, Gradient, Place
 from rlready.algorithms.mismatch import Mismatch, bounds, factors
 from rlready.algorithms.policy_fields import check
@@ -150,6 +150,11 @@ class PolicyGradient(Algorithm):
         if self.ratio == "none":
             return 0
         return 8 if self.trust in ("tv", "cispo") else 2
+
+    @property
+    def least_group(self) -> int:
+        """2 where the rule of `advantage` is over a group; a credit of one's own says so itself."""
+        return 2 if type(self).credit is PolicyGradient.credit and self.advantage in WITHIN else 1
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -141,6 +141,11 @@ class DPO(Algorithm):
         """Any: what is better remains so whoever said it."""
         return UNLIMITED
 
+    @property
+    def least_group(self) -> int:
+        """2: pairs are found within groups."""
+        return 2
+
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Nothing to assign: a pair is judged as a whole."""
 

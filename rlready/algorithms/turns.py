@@ -31,6 +31,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from rlready.algorithms.credit import WITHIN
 from rlready.algorithms.gae import followers
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.errors import UserError
@@ -78,6 +79,11 @@ class GiGPO(PolicyGradient):
                 raise UserError(f'{name}: {key}="{getattr(self, key)}" is unknown; choose one of {", ".join(values)}.')
         if self.omega < 0 or not 0 <= self.gamma <= 1:
             raise UserError(f"{name}: omega={self.omega} must not be negative, and gamma={self.gamma} be in [0, 1].")
+
+    @property
+    def least_group(self) -> int:
+        """2 where the trajectory's part is over a group; without a group no state is met twice."""
+        return 2 if self.advantage in WITHIN else 1
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """The trajectory's advantage, and the step's on top."""

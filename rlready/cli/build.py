@@ -23,7 +23,7 @@ from rlready.policy.tiny.save import fresh_folder
 from rlready.policy.tokenize import TextTokenizer
 from rlready.start import build_tokenizer, chat, listen, texts_of, tiny_policy
 from rlready.tasks.base import TaskSet, score_by_env
-from rlready.train import check_lag
+from rlready.train import check_group, check_lag
 
 if TYPE_CHECKING:
     from rlready.checkpoint import Stateful
@@ -298,12 +298,9 @@ def check_settings(config: TrainConfig, algorithm: str) -> None:
         UserError: an algorithm that compares the episodes of a group has groups of one; max_lag is above what the
             algorithm tolerates.
     """
-    check_lag(algorithm_of(config, algorithm), config.max_lag)
-    if config.group_size < 2 and algorithm.lower() in ("grpo", "rloo"):
-        raise UserError(
-            f"group_size is {config.group_size}, and {algorithm.lower()} compares the episodes of a group, so it needs "
-            "at least 2. Or use --algorithm reinforce or ppo."
-        )
+    chosen = algorithm_of(config, algorithm)
+    check_lag(chosen, config.max_lag)
+    check_group(chosen, config.group_size)
 
 
 def check_lengths(subject: Subject, policy: TinyPolicy, max_tokens: int) -> None:

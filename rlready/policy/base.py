@@ -201,11 +201,12 @@ class OptimizerConfig:
     """AdamW with clipping and a schedule.
 
     Attributes:
-        lr: peak learning rate.
+        lr: peak learning rate; ours, for small models (1e-6 is usual for billions of weights, prime-rl).
+        betas: of the moments; ours for small models (0.9, 0.999 is usual for large ones, prime-rl and TRL).
         warmup: steps of linear warm-up.
         schedule: "constant", "linear" or "cosine" decay to `lr * final` over `total` steps.
         total: steps of the schedule; required unless constant.
-        clip: global gradient norm; 0 turns clipping off.
+        clip: global gradient norm, 1 as in prime-rl and TRL; 0 turns clipping off.
         ema: decay of an exponential moving average of the weights; 0 keeps none.
         cosine: also report `grad_cosine`, the cosine of each gradient with the one before, which stays high where steps
             are aligned by stale data (arXiv 2603.01501); it keeps one more copy of the gradients.
@@ -301,7 +302,6 @@ class Learner(Protocol):
         ...
 
 
-@runtime_checkable
 class Ranked(Protocol):
     """A learner that is one of several ranks, each with rows of its own; their gradients are *added up*.
 
@@ -311,6 +311,16 @@ class Ranked(Protocol):
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Sums over all ranks; every rank gets the same, a key that one rank lacks being 0 there."""
         ...
+
+
+def over_ranks(learner: Learner, sums: Mapping[str, float]) -> dict[str, float]:
+    """Sums over all ranks where a learner is one of several (`Ranked`); else as they are.
+
+    It asks for the method, as a learner may be wrapped: from Python 3.12 on `isinstance` with a protocol does not see
+    what a wrapper passes on.
+    """
+    total: Callable[[Mapping[str, float]], dict[str, float]] | None = getattr(learner, "total", None)
+    return dict(sums) if total is None else total(sums)
 
 
 class Renderer(Protocol):

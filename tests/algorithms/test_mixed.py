@@ -62,6 +62,25 @@ def test_the_step_is_the_sum_of_the_two_alone(inner, micro):
         assert metrics["loss/demonstrations"] > 0
 
 
+class Rank(Bigram):
+    """One of two ranks: the other has as much of everything."""
+
+    def total(self, sums):
+        return {name: 2 * value for name, value in sums.items()}
+
+
+def test_denominators_of_both_parts_are_of_all_ranks():
+    """Also of the part that sees the learner through a wrapper."""
+    mixed = Mixed(by="rloo", rows=DEMONSTRATIONS, batch=100)
+    alone, ranked = Bigram(lr=1.0), Rank(lr=1.0)
+    steps = []
+    for learner in (alone, ranked):
+        before = learner.table.detach().clone()
+        asyncio.run(mixed.update(policy_of(learner), groups(learner)))
+        steps.append(learner.table.detach() - before)
+    torch.testing.assert_close(2 * steps[1], steps[0], rtol=1e-6, atol=1e-9)
+
+
 def test_the_likelihood_by_hand():
     learner = Bigram(lr=1.0)
     logp = torch.log_softmax(learner.table.detach(), -1)
