@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rlready.algorithms import PPO, RLOO, Reinforce, VinePPO
+from rlready.algorithms import PPO, RLOO, VAPO, Reinforce, VinePPO
 from rlready.cli.app import app
 from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
@@ -296,6 +296,8 @@ def test_gradient_variance_takes_no_step_and_counts_the_policys_stream_alone() -
     assert running.state_dict() == {}  # a baseline that runs on would make batches depend on their order
     with pytest.raises(UserError, match="1 batches"):
         asyncio.run(gradient_variance(policy, chosen, batches[:1]))
+    with pytest.raises(UserError, match=r"gradient of vapo is 0 in every batch.*critic_warmup"):
+        asyncio.run(gradient_variance(policy, {"vapo": VAPO()}, batches))
 
 
 def test_the_gradient_is_that_of_the_update() -> None:

@@ -144,7 +144,7 @@ async def gradient_variance(
         on_progress: called with (gradients done, gradients).
 
     Raises:
-        UserError: there are fewer than two batches, or an algorithm asked for no gradient.
+        UserError: there are fewer than two batches, an algorithm asked for no gradient, or it is 0 in every batch.
     """
     if len(batches) < 2:
         raise UserError(f"gradient_variance: {len(batches)} batches have no variance; give at least 2.")
@@ -158,6 +158,11 @@ async def gradient_variance(
             if on_progress is not None:
                 on_progress(done, len(batches) * len(algorithms))
         out[name] = spread(name, gradients)
+        if out[name].trace == out[name].signal == 0:
+            raise UserError(
+                f"gradient_variance: the gradient of {name} is 0 in every batch, so it has no variance: no rewards "
+                "differ, or a critic warms up while the policy rests (critic_warmup)."
+            )
     return out
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rlready.aio import run_sync
-from rlready.algorithms.policy_gradient import PolicyGradient
+from rlready.algorithms import Magistral
 from rlready.curriculum.difficulty import Filtered, grade
 from rlready.curriculum.gates import Gated, ZeroSignal
 from rlready.curriculum.samplers import Uniform
@@ -178,14 +178,10 @@ class Lab:
         if right:
             clone(self.run, policy, right, epochs=c.filter_epochs, batch_tokens=c.batch_tokens, label="clone")
 
-    def algorithm(self, way: Way | None = None) -> PolicyGradient:
-        """The paper's loss: deviation over the minibatch, mean over a group's tokens, clip-higher, no KL."""
+    def algorithm(self, way: Way | None = None) -> Magistral:
+        """The paper's loss: deviation over the update, mean over a group's tokens, clip-higher, no KL."""
         c, way = self.config, way or Way()
-        return PolicyGradient(
-            advantage="batch_std",
-            average="group",
-            ratio="token",
-            trust="clip",
+        return Magistral(
             clip_low=c.clip_low,
             clip_high=c.clip_high if way.clip_high is None else way.clip_high,
             minibatches=way.minibatches,

@@ -3,7 +3,7 @@
 What this recipe leaves out of the paper, and why: the policy is a transformer of 0.6M parameters trained from scratch
 on demonstrations of ours, so there is no system prompt (a constant text says nothing to it), no code, and no growth of
 reasoning by length; the limit on length stays as it is. Everything else is the library's own: `rewards.format`,
-`length` and `language`, `curriculum.difficulty`, `PolicyGradient`, `Collector(max_lag=)` and `policy.process`.
+`length` and `language`, `curriculum.difficulty`, `Magistral`, `Collector(max_lag=)` and `policy.process`.
 """
 
 from __future__ import annotations

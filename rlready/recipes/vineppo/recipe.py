@@ -5,8 +5,9 @@ parameters learns the task from worked solutions, as the paper's models start fr
 without a cut, so that all arms see the same distribution), and claims about wall-clock time: on one CPU core probes
 cost what they cost, and the seconds are shown.
 
-All arms start from the same SFT policy, see the same prompts in the same order, and differ in credit alone: epochs,
-minibatches, clip and KL are one setting. Learning rates were tuned for each arm on a seed that is not recorded.
+All arms start from the same SFT policy and see the same prompts in the same order; epochs, minibatches, clip and KL are
+one setting, so they differ in credit (GRPO also in its mean per answer; RestEM is no policy gradient). Learning rates
+were tuned for each arm on a seed that is not recorded.
 """
 
 from __future__ import annotations
