@@ -49,6 +49,7 @@ class GDPO(PolicyGradient):
     missing: float | None = None
 
     reads_advantage: ClassVar[bool] = False
+    credit_reads: ClassVar[tuple[str, ...]] = ("std_floor",)
 
     def __post_init__(self) -> None:
         """Check the fields.

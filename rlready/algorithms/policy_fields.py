@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlready.algorithms.base import AVERAGES
 from rlready.algorithms.credit import CREDITS
+from rlready.algorithms.mismatch import bounds
 from rlready.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def check(rules: PolicyGradient, *, own_credit: bool) -> None:
 
     Args:
         rules: the algorithm.
-        own_credit: whether its class has a `credit` of its own, which then reads what it likes.
+        own_credit: whether its class has a `credit` of its own, which may read more: what `credit_reads` names, or,
+            where it reads the field `advantage` as well, what it likes.
 
     Raises:
         UserError: the field, what is wrong, and what to do.
@@ -84,11 +86,16 @@ def check(rules: PolicyGradient, *, own_credit: bool) -> None:
     if rules.kl_average is not None and rules.kl_average not in AVERAGES:
         raise UserError(f'{name}: kl_average="{rules.kl_average}" is unknown; choose one of {", ".join(AVERAGES)}.')
     _together(rules, name)
+    if not rules.reads_advantage:
+        for key in ("advantage", "std_floor", "reward_cap", "decay"):
+            if _changed(rules, key) and key not in rules.credit_reads:
+                raise UserError(
+                    f"{name} has a credit of its own, which does not read {key}; leave it at {_default(rules, key)!r}."
+                )
+    free = ("std_floor", "reward_cap") if own_credit else ()
     for key, (reads, what) in READ_BY.items():
-        if _changed(rules, key) and not reads(rules) and not (own_credit and key in ("std_floor", "reward_cap")):
+        if _changed(rules, key) and not reads(rules) and key not in free:
             raise UserError(f"{name}: {key} is read by {what} only; leave it at {_default(rules, key)!r}.")
-    if not rules.reads_advantage and _changed(rules, "advantage"):
-        raise UserError(f'{name} has a credit of its own, which does not read advantage="{rules.advantage}".')
 
 
 def _together(rules: PolicyGradient, name: str) -> None:
@@ -103,6 +110,12 @@ def _together(rules: PolicyGradient, name: str) -> None:
         )
     if rules.trust == "sapo" and rules.anchor != "sampler":
         raise UserError(f'{name}: trust="sapo" is not made for a decoupled ratio (AReaL); use anchor="sampler".')
+    low, high = bounds(rules.mismatch, rules.mismatch_low, rules.mismatch_high)
+    if low is not None and high is not None and low >= high:
+        raise UserError(
+            f'{name}: mismatch="{rules.mismatch}" keeps what is between mismatch_low={low:g} and '
+            f"mismatch_high={high:g}, which is nothing; the lower bound must be below the upper one."
+        )
     if rules.mismatch == "truncate" and rules.anchor == "sampler":
         raise UserError(
             f'{name}: mismatch="truncate" would weigh by pi_start / mu twice, as a ratio against the sampler holds it '

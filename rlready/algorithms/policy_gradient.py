@@ -132,6 +132,8 @@ class PolicyGradient(Algorithm):
     """Whether `credit` reads `Turn.costs` itself (a critic's rewards); else they are deducted from what it writes."""
     reads_advantage: ClassVar[bool] = True
     """Whether `credit` reads the field `advantage`; where it does not, setting it is an error."""
+    credit_reads: ClassVar[tuple[str, ...]] = ()
+    """Fields of the rules of `advantage` that a `credit` reads which does not read `advantage` itself."""
 
     def __post_init__(self) -> None:
         """Check the fields.

@@ -95,6 +95,8 @@ class PPO(PolicyGradient):
                 raise UserError(f"{name}: lam_length={self.lam_length} must be positive (0.05 in VAPO), or None.")
             if self.lam != type(self).lam:
                 raise UserError(f"{name}: lam is not read where lam_length is set; leave one of them out.")
+        if self.value_clip is not None and self.value_clip <= 0:
+            raise UserError(f"{name}: value_clip={self.value_clip} must be positive, or None for no clip.")
         if self.critic_warmup < 0:
             raise UserError(f"{name}: critic_warmup={self.critic_warmup} must not be negative.")
         if self.value_coef <= 0:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlready.algorithms import GSPO
+from rlready.algorithms import GDPO, GSPO, VinePPO
 from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.algorithms.ppo import PPO
 from rlready.algorithms.streams import value_loss
@@ -252,11 +252,30 @@ def test_values_that_cannot_work_are_refused(fields):
         ({"anchor": "start", "trust": "tv"}, "compares each token with its sampler"),
         ({"anchor": "start", "trust": "sapo"}, "not made for a decoupled ratio"),
         ({"mismatch": "truncate"}, "twice"),
+        ({"mismatch": "icepop", "mismatch_low": 6.0}, "mismatch_low=6 and mismatch_high=5, which is nothing"),
+        ({"mismatch": "geometric", "mismatch_high": 0.9}, "mismatch_low=0.99 and mismatch_high=0.9"),
     ],
 )
 def test_a_field_that_nothing_reads_is_refused(fields, said):
     with pytest.raises(UserError, match=said):
         PolicyGradient(**fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (PPO, {"advantage": "std"}),
+        (PPO, {"std_floor": 0.1}),
+        (PPO, {"value_clip": 0.0}),
+        (VinePPO, {"reward_cap": 2.0}),
+        (VinePPO, {"decay": 0.5}),
+        (GDPO, {"reward_cap": 2.0}),
+    ],
+)
+def test_a_credit_of_its_own_refuses_fields_of_the_rules_it_does_not_use(kind, fields):
+    with pytest.raises(UserError, match=next(iter(fields))):
+        kind(**fields)
+    assert GDPO(std_floor=0.1).std_floor == 0.1
 
 
 def test_a_presets_own_default_is_no_slip():
