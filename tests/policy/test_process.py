@@ -349,7 +349,7 @@ def test_the_child_ends_with_its_parent_also_by_sigkill() -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert parent.wait(20) == -9
-        assert gone_within(pid, 20)  # it may still be booting
+        assert gone_within(pid, 90)  # it may still be booting, on a busy machine for long
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)

@@ -9,7 +9,6 @@ reasoning by length; the limit on length stays as it is. Everything else is the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from rlready.curriculum.difficulty import first_pass, second_pass
@@ -97,8 +96,8 @@ def small(run: Run, config: Config | None = None) -> Report:
 
 
 def setup(run: Run, config: Config | None = None) -> Setup:
-    """What `rlready doctor magistral` examines: the RL of this recipe, from a policy that was cloned for a minute."""
-    config = replace(config or Config(), demonstrations=4000, clone_epochs=1, start_accuracy=0.1)
+    """What `rlready doctor magistral` examines: the RL of this recipe, from a cloned policy, at the sizes of smoke."""
+    config = config or SMOKE
     lab = Lab(run, config)
     base = lab.policy()
     with run.stage("cloning"):

@@ -113,8 +113,8 @@ def full(run: Run, plan: bool = False) -> Report:
 
 
 def setup(run: Run, config: Config | None = None) -> Setup:
-    """What `rlready doctor vineppo` examines: the first batch of VinePPO from the SFT policy."""
-    config = config or Config()
+    """What `rlready doctor vineppo` examines: the first batch of VinePPO from an SFT policy, at the sizes of smoke."""
+    config = config or SMOKE
     splits = chain.chains(config.problems, run.seed, config.lengths)
     policy = _new_policy(run, config)
     warm_start(run, policy, splits, config)

@@ -73,7 +73,8 @@ def verify_math(
     golds = list(gold) if isinstance(gold, (list, tuple)) else [gold]
     if not golds:
         return Score.failed("there is no gold answer")
-    found = find(prediction, cue_words=cue_words, cut=cut) if response else Found(prediction.strip(), "whole")
+    whole = Found(_gold_text(prediction) or "", "whole")
+    found = find(prediction, cue_words=cue_words, cut=cut) if response else whole
     results = [_judge(found, one, rules) for one in golds]
     right = next((s for s in results if s.verdict is Verdict.RIGHT), None)
     failed = next((s for s in results if s.verdict is Verdict.GRADER_FAILED), None)

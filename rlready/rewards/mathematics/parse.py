@@ -17,9 +17,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from rlready.rewards.mathematics.atoms import atom
-from rlready.rewards.mathematics.quantity import parse_unit
 from rlready.rewards.mathematics.tokens import Token
 from rlready.rewards.mathematics.tree import EMPTY, Node, Unreadable, num
+from rlready.rewards.mathematics.units import parse_unit
 from rlready.rewards.mathematics.words import BASES, CONSTANTS, FUNCTIONS, UNITS, Unit
 
 _MAX_DEPTH = 40

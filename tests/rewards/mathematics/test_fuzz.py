@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from rlready import Verdict
 from rlready.rewards import verify_math
 
-_PIECES = st.sampled_from(
-    r"""\frac{ \sqrt{ \sqrt[ ] { } ( ) [ [ ] \{ \} | < > = \le \ge \in \cup \cap \setminus , ; : . ! ^ ^{ _ _{ + - * / %
-    \pm \mp \infty \pi e i x y z n 0 1 2 3 7 12 0.5 1,000 10^{ \log \ln \sin \cos \tan \arcsin \binom \gcd( \text{ cm }
-    \mathrm{ ^\circ \emptyset \mathbb{R} \begin{pmatrix} & \\ \end{pmatrix} \boxed{ #### answer is: **  $ \$ \( \) \[ \]
-    or and \ldots ' \left \right \, 1:30 413_8 \overline{3} percent million \pmod{ \equiv \approx \lfloor \rfloor ½ √ ×
-    ≤ ∞ ∪ π ² ° − <think> </think> Question: \neq abs sqrt( log_2 x_1 f(x) \displaystyle \quad ~ # ` " @ é 是 ٣""".split()
-)
+_WORDS = r"""\frac{ \sqrt{ \sqrt[ ] { } ( ) [ [ ] \{ \} | < > = \le \ge \in \cup \cap \setminus , ; : . ! ^ ^{ _ _{ + - * /
+%
+\pm \mp \infty \pi e i x y z n 0 1 2 3 7 12 0.5 1,000 10^{ \log \ln \sin \cos \tan \arcsin \binom \gcd( \text{ cm }
+\mathrm{ ^\circ \emptyset \mathbb{R} \begin{pmatrix} & \\ \end{pmatrix} \boxed{ #### answer is: **  $ \$ \( \) \[ \]
+or and \ldots ' \left \right \, 1:30 413_8 \overline{3} percent million \pmod{ \equiv \approx \lfloor \rfloor ½ √
+≤ ∞ π ² ° <think> </think> Question: \neq abs sqrt( log_2 x_1 f(x) \displaystyle \quad ~ # ` " @ é 是 ٣"""
+_PIECES = st.sampled_from([*_WORDS.split(), "\u00d7", "\u222a", "\u2212"])
 _MATHS = st.lists(_PIECES, max_size=25).map(" ".join) | st.lists(_PIECES, max_size=25).map("".join)
 _TEXTS = _MATHS | st.text(max_size=80) | st.text("0123456789.,+-*/^()x{}\\frac! ", max_size=60)
 _SLOWEST = 30.0  # seconds, two questions to SymPy at most

@@ -1,4 +1,4 @@
-"""Answers of every kind with their twins: what is right, what is nearly right and wrong, and that golds equal themselves.
+"""Answers of every kind with their twins: what is right, what is nearly right, and that golds equal themselves.
 
 Columns: answer | gold | R right, W wrong, F the grader fails.
 """
@@ -41,7 +41,6 @@ _TABLE = r"""
 2.5 \times 10^{-3} | 0.0025 | R
 2.5 x 10^-3 | 0.0025 | R
 2.5 \cdot 10^{3} | 0.0025 | W
-3.0×10⁸ | 300000000 | R
 $5 | 5 | R
 \$5.00 | 5 | R
 \$1,250.50 | 1250.5 | R
@@ -113,7 +112,6 @@ x > 1 and x < 2 | (1,2) | R
 (-\infty,\infty) | \mathbb{R} | R
 all real numbers | (-\infty,\infty) | R
 (-\infty, 0] | [0,\infty) | W
-(-∞, 0) ∪ (0, ∞) | x ≠ 0 | R
 [\sqrt{2}, 3] | \sqrt2 \le x \le 3 | R
 [1.414, 3] | [\sqrt{2}, 3] | W
 ]0,1[ | (0,1) | R
@@ -321,7 +319,10 @@ $58$ | 58 | R
 \text{2 apples} | 2 | R
 1, 2 | 1,2 | R
 """
-_ROWS = [tuple(part.strip() for part in line.rsplit(" | ", 2)) for line in _TABLE.strip().splitlines()]
+_UNICODE = "3.0\u00d710⁸ | 300000000 | R\n(-∞, 0) \u222a (0, ∞) | x ≠ 0 | R\n\u22127 | -7 | R"
+_ROWS = [
+    tuple(part.strip() for part in line.rsplit(" | ", 2)) for line in (_TABLE.strip() + "\n" + _UNICODE).split("\n")
+]
 
 
 @pytest.mark.parametrize(("answer", "gold", "verdict"), _ROWS)

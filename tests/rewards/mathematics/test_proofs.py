@@ -125,7 +125,9 @@ def test_products_of_polynomials_are_multiplied_out(a: list[int], b: list[int], 
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_surds(a: int, b: int) -> None:
     assert verify_math(rf"\sqrt{{{a}}}\sqrt{{{b}}}", rf"\sqrt{{{a * b}}}", response=False).verdict is R
-    assert verify_math(rf"\frac{{{a}}}{{\sqrt{{{b}}}}}", rf"\frac{{{a}\sqrt{{{b}}}}}{{{b}}}", response=False).verdict is R
+    assert (
+        verify_math(rf"\frac{{{a}}}{{\sqrt{{{b}}}}}", rf"\frac{{{a}\sqrt{{{b}}}}}{{{b}}}", response=False).verdict is R
+    )
     same = verify_math(rf"\sqrt{{{a}}}+\sqrt{{{b}}}", rf"\sqrt{{{a + b}}}", response=False)
     assert same.verdict is W
 
@@ -145,7 +147,12 @@ def test_sets_and_lists_have_no_order_and_tuples_have_one(items: list[int], rand
 
 
 def test_threads_and_loops_give_the_same_verdicts() -> None:
-    pairs = [(r"\sqrt{5+2\sqrt6}", r"\sqrt2+\sqrt3"), ("6.25\\%", "6.25\\%"), (r"\sin 2x", r"2\sin x\cos x"), ("1", "2")]
+    pairs = [
+        (r"\sqrt{5+2\sqrt6}", r"\sqrt2+\sqrt3"),
+        ("6.25\\%", "6.25\\%"),
+        (r"\sin 2x", r"2\sin x\cos x"),
+        ("1", "2"),
+    ]
     wanted = [verify_math(a, g, response=False).verdict for a, g in pairs]
     got: list[list[Verdict]] = []
 
