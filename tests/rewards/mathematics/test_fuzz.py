@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rlready import Verdict
 from rlready.rewards import verify_math
 
-_WORDS = r"""\frac{ \sqrt{ \sqrt[ ] { } ( ) [ [ ] \{ \} | < > = \le \ge \in \cup \cap \setminus , ; : . ! ^ ^{ _ _{ + - * /
-%
+_WORDS = r"""\frac{ \sqrt{ \sqrt[ ] { } ( ) [ [ ] \{ \} | < > = \le \ge \in \cup \cap \setminus , ; : . !
+^ ^{ _ _{ + - * / %
 \pm \mp \infty \pi e i x y z n 0 1 2 3 7 12 0.5 1,000 10^{ \log \ln \sin \cos \tan \arcsin \binom \gcd( \text{ cm }
 \mathrm{ ^\circ \emptyset \mathbb{R} \begin{pmatrix} & \\ \end{pmatrix} \boxed{ #### answer is: **  $ \$ \( \) \[ \]
 or and \ldots ' \left \right \, 1:30 413_8 \overline{3} percent million \pmod{ \equiv \approx \lfloor \rfloor ½ √
