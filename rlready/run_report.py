@@ -28,8 +28,11 @@ class Table:
             cells = [row[i] for row in self.rows]
             prose = all(isinstance(c, str) for c in cells) and max((len(str(c)) for c in cells), default=0) > 30
             left = i == 0 or prose
-            least = min(24, max((len(word) for c in cells for word in str(c).split()), default=0)) if left else None
-            table.add_column(name, justify="left" if left else "right", no_wrap=not left, min_width=least)
+            # Words stay whole; a number never takes two lines, as its heading may.
+            words = [*name.split(), *((w for c in cells for w in str(c).split()) if left else map(cell, cells))]
+            least = max(map(len, words), default=0)
+            least = min(24, least) if left else least
+            table.add_column(name, justify="left" if left else "right", min_width=least)
         for row in self.rows:
             table.add_row(*(cell(value) for value in row))
         return table

@@ -226,7 +226,7 @@ def spread(name: str, gradients: Sequence[Mapping[str, torch.Tensor]]) -> Varian
     rest = signal - trace / n
     return Variance(
         name, n, trace, signal, trace / signal if signal > 0 else math.nan, error,
-        trace / rest if rest > 0 else math.inf, by_parameter,
+        trace / rest if rest > 1e-9 * signal else math.inf, by_parameter,  # below is rounding
     )  # fmt: skip
 
 

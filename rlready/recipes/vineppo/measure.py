@@ -18,6 +18,7 @@ import numpy as np
 
 from rlready.algorithms import VinePPO
 from rlready.envs.chat import ChatEnv
+from rlready.errors import UserError
 from rlready.policy.base import Policy, SamplingParams
 from rlready.rollout.probe import State
 from rlready.rollout.steps import StepRule
@@ -282,9 +283,15 @@ def averaged(found: Mapping[str, S]) -> dict[str, S]:
 async def add_batches(
     values: Values, policy: Policy, algorithms: Mapping[str, Any], batches: Sequence[Sequence[Group]]
 ) -> None:
-    """Add what batches of the policy show: the variance of each algorithm's gradient, and that advantages sum up."""
-    if len(batches) > 1:
-        values.analysis.variances = await gradient_variance(policy, algorithms, batches)
+    """Add what batches of the policy show: the variance of each algorithm's gradient, and that advantages sum up.
+
+    An algorithm whose gradient is 0 in every batch (no answer of a smoke run is right, say) is left out, with a note.
+    """
+    for name, algorithm in algorithms.items() if len(batches) > 1 else ():
+        try:
+            values.analysis.variances |= await gradient_variance(policy, {name: algorithm}, batches)
+        except UserError as error:
+            values.analysis.notes.append(f"The gradient of {name} was not measured. {error}")
     vine = next(a for a in algorithms.values() if isinstance(a, VinePPO))
     values.sums = await sum_gap(vine, policy, batches[0])
 
