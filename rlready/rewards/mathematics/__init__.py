@@ -73,12 +73,16 @@ def verify_math(
     golds = list(gold) if isinstance(gold, (list, tuple)) else [gold]
     if not golds:
         return Score.failed("there is no gold answer")
-    whole = Found(_gold_text(prediction) or "", "whole")
-    found = find(prediction, cue_words=cue_words, cut=cut) if response else whole
+    found = find(prediction, cue_words=cue_words, cut=cut) if response else _bare(prediction)
     results = [_judge(found, one, rules) for one in golds]
     right = next((s for s in results if s.verdict is Verdict.RIGHT), None)
     failed = next((s for s in results if s.verdict is Verdict.GRADER_FAILED), None)
     return right or failed or results[0]
+
+
+def _bare(prediction: str) -> Found:
+    """An answer that is given as such; a mark in it is read as in a gold."""
+    return Found(_gold_text(prediction) or "", "whole")
 
 
 def _rules(units: str, percent: str, cue_words: Sequence[str]) -> Rules:

@@ -206,7 +206,11 @@ class Comparer:
             return same_equation(gold, given, self.budget)
         if gold.value == given.value == ("in",) or gold.value == given.value == ("notin",):
             return self.all(zip(gold.args, given.args, strict=True), "what is in which set")
-        return same_inequality(gold, given, self.budget)
+        try:
+            real_set(gold, self.budget)
+        except Unordered:
+            return same_inequality(gold, given, self.budget)
+        return Answer(False, "the gold is a solved inequality; the answer is none")
 
     def _as_sets(self, gold: Node, given: Node) -> Answer | None:
         if not (_is_set_like(gold) and _is_set_like(given)):

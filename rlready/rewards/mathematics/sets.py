@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cmp_to_key
 
 from rlready.rewards.mathematics.decide import order
@@ -50,6 +51,20 @@ def is_infinite(node: Node) -> int:
     if node.op == "neg":
         return -is_infinite(node.args[0])
     return 0
+
+
+def _distance(node: Node) -> tuple[str, Node] | None:
+    """Of |x|, |x - 3| and |x + 3|: the name and the middle."""
+    if node.op != "fn" or node.value != "abs":
+        return None
+    inner = node.args[0]
+    if inner.op == "sym":
+        return str(inner.value), Node("num", (), Fraction(0))
+    if inner.op == "add" and len(inner.args) == 2 and inner.args[0].op == "sym":
+        shift = inner.args[1]
+        if not any(n.op == "sym" for n in walk(shift)):
+            return str(inner.args[0].value), Node("neg", (shift,))
+    return None
 
 
 class _Reader:
@@ -132,8 +147,13 @@ class _Reader:
         for left, sign, right in zip(parts, signs, parts[1:], strict=False):
             if sign not in _FLIP:
                 raise Unordered("it is no inequality")
-            if right.op == "sym" and left.op != "sym":
+            if (right.op == "sym" and left.op != "sym") or _distance(right):
                 left, right, sign = right, left, _FLIP[sign]
+            around = _distance(left)
+            if around and not any(n.op == "sym" for n in walk(right)):
+                total = self.intersection(total, self.near(*around, right, sign))
+                used = True
+                continue
             if left.op != "sym" or any(n.op == "sym" for n in walk(right)):
                 raise Unordered("it is no inequality of one number")
             self.names.add(left.value)
@@ -142,6 +162,19 @@ class _Reader:
         if not used or len(parts) > 3:
             raise Unordered("it is no inequality")
         return total
+
+    def near(self, name: str, center: Node, radius: Node, sign: str) -> list[Piece]:
+        """Where |name - center| is below or above the radius."""
+        self.names.add(name)
+        if self.compare(radius, Node("num", (), Fraction(0))) < 0 or is_infinite(radius):
+            raise Unordered("a distance is compared with no positive number")
+        low, high = (Node("add", (center, r)) for r in (Node("neg", (radius,)), radius))
+        if sign in ("=", "!="):
+            points = self.union([*self.interval(low, low, True, True), *self.interval(high, high, True, True)])
+            return points if sign == "=" else self.complement(points)
+        if sign[0] == "<":
+            return self.interval(low, high, sign == "<=", sign == "<=")
+        return self.complement(self.interval(low, high, sign == ">", sign == ">"))
 
     def half(self, end: Node, sign: str) -> list[Piece]:
         if sign == "=":
