@@ -318,6 +318,135 @@ $58$ | 58 | R
 10:15 | 2:3 | R
 \text{2 apples} | 2 | R
 1, 2 | 1,2 | R
+\frac{y+3}{5} | \frac{y}{5}+\frac{4}{5} | W
+-x | x | W
+2x-3y+z-7=0 | -2x+3y-z+8=0 | W
+11:30 | 11:30 | R
+\frac{1}{1003!} | \frac{1}{1003!} | R
+2 + 1/e | 2 + \frac{1}{\mathrm{e}} | R
+2 + \frac{1}{e} | 2 + \frac{1}{\mathrm{e}} | R
+15, 27, and 90 | 15, 27, \text{ and } 90 | R
+7\sqrt{3} | 7\sqrt(3) | R
+7\sqrt{3} | 7 | W
+2*x-5*y+8=0 | 2x-5y+8=0 | R
+42 | 42\% | R
+\sqrt{5} | \sqrt{1/5} | W
+3\pi/4 | \frac{3\pi}{4} | R
+\frac{1}{2} | 0.5 | R
+6.25\% | 6.24\% | W
+(6,1) | (1,6) | W
+[3,8] | [3,8) | W
+\text{quadrant II} | \text{quadrant III} | F
+-3, 8 | 8, -3 | R
+18 \text{ cm} | 18 \text{ m} | W
+18 \text{ cm} | 19 | W
+50\% | \frac{1}{2} | R
+\{1,2\} | \{1,2,3\} | W
+(1,2) | (1,2) | R
+\pm 7 | 7 | W
+7, -7 | \pm 7 | R
+7 | 7 \text{ or } -7 | W
+\infty | \infty | R
+\{\emptyset\} | \emptyset | W
+\text{no solution} | \text{no solution} | R
+\log_2 8 | 4 | W
+\ln e | 1 | R
+3.14159 | \pi | W
+3.142857142857 | \frac{22}{7} | W
+1000000007 | 1000000007.0 | R
+10^{-12} | 0.000000000001 | R
+2^{100}+1 | 2^{100}+1 | R
+\text{(C)} | B | W
+(B) | \text{(B)} | R
+\mathrm{B} | B | R
+x=2,y=3 | (2,3) | R
+\frac{\sqrt{3}}{3} | \frac{1}{\sqrt3} | R
+1.5 | 1\frac{1}{2} | R
+3.0 \times 10^{8} | 3\times10^8 | R
+3.0 \times 10^{7} | 300000000 | W
+18\text{ cm} | 18\text{ cm}^2 | W
+5.0 | 5 | R
+05 | 5 | R
+5,000 | 5000 | R
+\frac12 \text{ hour} | 30 minutes | R
+\frac{3}{4} \pi | 0.75\pi | R
+x^2 + 2x + 1 = 0 | (x+1)^2=0 | R
+y = x | x = y | R
+x = y | x + y = 0 | W
+a = b | b = a | R
+\sqrt{-4} | 2i | R
+(-8)^{1/3} | -2 | R
+-2^2 | -4 | R
+(-2)^2 | 4 | R
+2^3^2 | 512 | R
+12 \div 4 | 3 | R
+\left(\frac{1}{2}\right)^{3} | 0.125 | R
+\left[ 1, 2 \right) | [1,2) | R
+\{ x : 1 < x < 2 \} | (1,2) | R
+(1,2)\cup(2,3) | (1,3) | W
+(1,2]\cup(2,3) | (1,3) | R
+x \geq 1 \text{ and } x \leq 3 | [1,3] | R
+|x| < 3 | (-3,3) | R
+x \in \{1, 2\} | \{1,2\} | R
+x \in \{1,2\} | x = 1 \text{ or } x = 2 | R
+x=1, x=2 | \{1,2\} | R
+1 \text{ and } 2 | 1, 2 | R
+\text{Monday} | Monday | R
+Tuesday | Monday | F
+\text{even} | odd | W
+\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix} | \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} | R
+\begin{array}{cc} 1 & 2 \\ 3 & 4 \end{array} | \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} | R
+\left(\begin{array}{c}1\\2\end{array}\right) | \begin{pmatrix}1\\2\end{pmatrix} | R
+\begin{pmatrix}1&2\\3&4\\\end{pmatrix} | \begin{pmatrix}1&2\\3&4\end{pmatrix} | R
+\mathbf{i}+2\mathbf{j} | i+2j | R
+\overline{AB} | \overline{AB} | R
+\angle ABC = 60^\circ | 60 | R
+60^\circ | 60 | R
+\frac{5}{7}\text{ miles} | 5/7 | R
+100\,\mathrm{km/h} | 100 | R
+\$32{,}000 | 32000 | R
+\text{\$}32 | 32 | R
+3\!:\!2 | 3:2 | R
+3 : 2 | 3:2 | R
+2.\overline{3} | \frac73 | R
+0.\overline{12} | \frac{4}{33} | R
+\sqrt[4]{16} | 2 | R
+\frac{a}{b} | a/b | R
+\frac{a}{b} | b/a | W
+\cot x | \frac{\cos x}{\sin x} | R
+\sec^2 x - \tan^2 x | 1 | R
+\frac{dy}{dx}=2x | 2x | W
+n(n+1)/2 | \binom{n+1}{2} | R
+\lfloor 3.7 \rfloor | 3 | R
+\max(1,2) | 2 | R
+10! | 3628800 | R
+\frac{2}{3}x - y = 4 | 2x-3y=12 | R
+x^2/9 - y^2/4 = 1 | 4x^2 - 9y^2 = 36 | R
+x:y = 1:2 | 1:2 | W
+\text{A, B} | A, B | R
+5 \text{ and } 5 | 5 | W
+0.999... | 1 | W
+\frac{1}{0} | \frac{1}{0} | R
+1/3 | 0.33 | W
+2/3 | 66.67\% | W
+1+\sqrt{2}i | 1+i\sqrt{2} | R
+\text{0.5} | 1/2 | R
+six | 6 | W
+x<5 | x<5.0 | R
+5>x | x<5 | R
+2<x<5 | (2,5) | R
+2<x<5 | x>2 | W
+x_{1}=1,x_{2}=-1 | \pm1 | R
+|x| < 3 | (-3,3) | R
+|x-1| \le 2 | [-1,3] | R
+|x+1| > 2 | (-\infty,-3)\cup(1,\infty) | R
+3 > |x| | -3<x<3 | R
+|x| \ge 3 | (-3,3) | W
+2x < 6 | x < 3 | W
+x+y<3 | 2x+2y<6 | R
+|x|=3 | \pm 3 | W
+|x| < 0 | \emptyset | R
+x > 2 | x > 2 | R
 """
 _UNICODE = "3.0\u00d710⁸ | 300000000 | R\n(-∞, 0) \u222a (0, ∞) | x ≠ 0 | R\n\u22127 | -7 | R"
 _ROWS = [
