@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from rlready.checkpoint import load_checkpoint, save_checkpoint
 from rlready.errors import UserError
@@ -280,3 +281,15 @@ def test_full_disk_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [p.name for p in (run.dir / "checkpoints" / "run").iterdir()] == ["step-00000002"]
     with make(tmp_path, resume="t-1") as again:
         assert again.restore({"learner": Adder()}) == 2
+
+
+def test_numbers_of_a_wide_table_are_not_cut_off() -> None:
+    columns = ["arm", *(f"seconds a step of stage {i}" for i in range(8))]
+    table = Table("Wide", columns, [["minibatches, symmetric clip", *(f"{i}{i}.25 ±0.5" for i in range(8))]])
+    console = Console(width=130, file=io.StringIO())
+    console.print(table.to_rich())
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for i in range(8):
+        assert f" {i}{i}.25 ±0.5 " in text
+    assert text.count("seconds") == 8 and "…" not in text

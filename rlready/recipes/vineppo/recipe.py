@@ -84,14 +84,14 @@ def small(run: Run, config: Config | None = None) -> Report:
         study.arm(name, policy, _training(run, policy, splits, algorithm, config), parts)
     curves = {name: curve_of(run.dir, name) for name in policies}
 
-    numbers, tables = _values(run, policies[CRITIC], critics[CRITIC], splits["dev"], config)
+    numbers, tables, unmeasured = _values(run, policies[CRITIC], critics[CRITIC], splits["dev"], config)
     notes = [f"{VINE} against {name}, T=1: {study.difference(VINE, name, mode='sampled')}." for name in policies
              if name != VINE]  # fmt: skip
     return run.report(
         "VinePPO on chain arithmetic: accuracy on held-out problems",
         tables=[*study.tables(), cost_table(curves), *tables],
         metrics=study.metrics() | _judged(curves) | numbers,
-        notes=notes,
+        notes=notes + unmeasured,
         plot="eval/success",
         plots=[draw_curves(run.dir / "curves.png", curves), "values.png", study.draw(run.dir / "agents.png")],
     )
@@ -204,8 +204,8 @@ def _training(
 
 def _values(
     run: Run, policy: Policy, value: Policy, tasks: TaskSet, config: Config
-) -> tuple[dict[str, float], list[Table]]:
-    """How good the critic's and the probes' values are, and what credit does to the gradient: numbers and tables."""
+) -> tuple[dict[str, float], list[Table], list[str]]:
+    """How good values by critic and by probes are, and what credit does to the gradient: numbers, tables, notes."""
     seed = derive(run.seed, "values")
 
     async def work() -> Values:
@@ -230,7 +230,9 @@ def _values(
             draw_values(run.dir / "values.png", values.analysis, title=f"Values at the end of {CRITIC}")
             stage.result["metrics"] = values.metrics()
             stage.result["tables"] = [[t.title, t.columns, t.rows] for t in values.analysis.tables()]
-        return stage.result["metrics"], [Table(*table) for table in stage.result["tables"]]
+            stage.result["notes"] = values.analysis.notes
+        tables = [Table(*table) for table in stage.result["tables"]]
+        return stage.result["metrics"], tables, stage.result.get("notes", [])
 
 
 def _judged(curves: dict[str, Curve]) -> dict[str, float]:
