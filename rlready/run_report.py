@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,19 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str | float | int]]
 
-    def to_rich(self) -> RichTable:
-        """For a terminal."""
+    def to_rich(self, width: int | None = None) -> RichTable:
+        """For a terminal of `width` characters: headings, then names, then cells are broken, and nothing is cut off."""
         table = RichTable(title=self.title, title_justify="left", title_style="bold", header_style="bold")
-        for i, name in enumerate(self.columns):
-            cells = [row[i] for row in self.rows]
-            prose = all(isinstance(c, str) for c in cells) and max((len(str(c)) for c in cells), default=0) > 30
-            left = i == 0 or prose
-            # Words stay whole; a number never takes two lines, as its heading may.
-            words = [*name.split(), *((w for c in cells for w in str(c).split()) if left else map(cell, cells))]
-            least = max(map(len, words), default=0)
-            least = min(24, least) if left else least
-            table.add_column(name, justify="left" if left else "right", min_width=least)
-        for row in self.rows:
-            table.add_row(*(cell(value) for value in row))
+        rows = [[cell(value) for value in row] for row in self.rows]
+        columns = [[row[i] for row in rows] for i in range(len(self.columns))]
+        left = [
+            i == 0 or (all(isinstance(row[i], str) for row in self.rows) and _longest(column) > 30)
+            for i, column in enumerate(columns)
+        ]
+        for i, at in enumerate(_widths(self.columns, columns, left, width)):
+            table.add_column(self.columns[i], justify="left" if left[i] else "right", width=at, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
         return table
 
     def to_markdown(self) -> str:
@@ -42,6 +41,34 @@ class Table:
         lines = [list(self.columns), ["---"] + ["---:"] * (len(self.columns) - 1)]
         lines += [[cell(value).replace("|", "\\|") for value in row] for row in self.rows]
         return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts), default=0)
+
+
+def _widths(
+    names: Sequence[str], columns: Sequence[Sequence[str]], left: Sequence[bool], width: int | None
+) -> list[int]:
+    """Characters of each column: all it wants, or, where that is too much, what breaks least."""
+    heading = [_longest(name.split()) for name in names]
+    whole = [_longest(column) for column in columns]
+    words = [_longest(word for text in column for word in text.split()) for column in columns]
+    wanted = [max(len(name), w) for name, w in zip(names, whole, strict=True)]
+    if width is None:
+        return wanted
+    floors = [
+        [max(h, w) for h, w in zip(heading, whole, strict=True)],  # headings in several lines
+        [max(h, min(24, w) if at else n) for h, w, n, at in zip(heading, words, whole, left, strict=True)],  # names
+        [max(h, min(24, w)) for h, w in zip(heading, words, strict=True)],  # cells
+        [3] * len(names),  # words
+    ]
+    room = width - 3 * len(names) - 1
+    for floor in floors:
+        while sum(wanted) > room and any(w > f for w, f in zip(wanted, floor, strict=True)):
+            widest = max((w, i) for i, (w, f) in enumerate(zip(wanted, floor, strict=True)) if w > f)[1]
+            wanted[widest] -= 1
+    return wanted
 
 
 @dataclass

@@ -283,13 +283,17 @@ def test_full_disk_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert again.restore({"learner": Adder()}) == 2
 
 
-def test_numbers_of_a_wide_table_are_not_cut_off() -> None:
-    columns = ["arm", *(f"seconds a step of stage {i}" for i in range(8))]
-    table = Table("Wide", columns, [["minibatches, symmetric clip", *(f"{i}{i}.25 ±0.5" for i in range(8))]])
-    console = Console(width=130, file=io.StringIO())
-    console.print(table.to_rich())
+@pytest.mark.parametrize("width", [60, 80, 100, 130, 300])
+def test_a_wide_table_is_broken_and_never_cut_off(width: int) -> None:
+    columns = ["arm", *(f"seconds a step {i}" for i in range(7))]
+    table = Table("Wide", columns, [["minibatches, symmetric clip", *(f"{i}{i}.25 ±{i}.5" for i in range(7))]])
+    console = Console(width=width, file=io.StringIO())
+    console.print(table.to_rich(console.width))
     assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    for i in range(8):
-        assert f" {i}{i}.25 ±0.5 " in text
-    assert text.count("seconds") == 8 and "…" not in text
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width and lines[1][-1] == "┓" and "…" not in "".join(lines)
+    columns_shown = zip(*(line.split("│")[1:-1] for line in lines if line.startswith("│")), strict=True)
+    shown = ["".join("".join(column).split()) for column in columns_shown]
+    assert shown == ["minibatches,symmetricclip", *(f"{i}{i}.25±{i}.5" for i in range(7))]
+    if width >= 130:  # numbers stay on one line
+        assert all(f" {i}{i}.25 ±{i}.5 " in console.file.getvalue() for i in range(7))

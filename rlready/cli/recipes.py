@@ -165,7 +165,7 @@ def _print(report: Report, run: Run | None) -> None:
     console.print()
     console.print(report.title, style="bold", markup=False)
     for table in report.tables:
-        console.print(table.to_rich())
+        console.print(table.to_rich(console.width))
     for note in report.notes:
         console.print(note, markup=False)
     if run is not None:

@@ -255,7 +255,7 @@ def _show(run: Any, metrics: Any) -> None:
 
         for t in run.report["tables"]:
             console.print()
-            console.print(ReportTable(t["title"], t["columns"], t["rows"]).to_rich())
+            console.print(ReportTable(t["title"], t["columns"], t["rows"]).to_rich(console.width))
         for note in run.report["notes"]:
             console.print(note, markup=False)
     console.print(f"\nFiles:      {run.dir}/", markup=False, soft_wrap=True)

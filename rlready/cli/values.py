@@ -101,7 +101,7 @@ def values(
         return
     console = out()
     for table in found.tables():
-        console.print(table.to_rich())
+        console.print(table.to_rich(console.width))
     for note in found.notes:
         console.print(note, markup=False)
     console.print(f"Written: {folder / 'values.json'}, {folder / 'values.png'}", markup=False, soft_wrap=True)

@@ -20,7 +20,9 @@ def draw(path: Path, analysis: Analysis, *, title: str = "") -> None:
     if analysis.ranking is not None:
         panels.append(lambda axes: _ranking(axes, analysis))
     if analysis.variances:
-        panels += [lambda axes: _variance(axes, analysis), lambda axes: _advantages(axes, analysis)]
+        panels.append(lambda axes: _variance(axes, analysis))
+    if analysis.positions:
+        panels.append(lambda axes: _advantages(axes, analysis))
     if not panels:
         return
     columns = min(3, len(panels))

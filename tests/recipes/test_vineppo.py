@@ -13,17 +13,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlready.algorithms import RLOO, Reinforce
 from rlready.doctor import Setup
 from rlready.errors import UserError
 from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.recipes.registry import paper
 from rlready.recipes.vineppo import chain, recipe
 from rlready.recipes.vineppo.critic import CriticPPO
-from rlready.recipes.vineppo.measure import NEVER, REPEAT, Curve, averaged, curve_of, sum_gap, updates_ratio
+from rlready.recipes.vineppo.measure import (
+    NEVER,
+    REPEAT,
+    Curve,
+    Values,
+    add_batches,
+    averaged,
+    curve_of,
+    sum_gap,
+    updates_ratio,
+)
 from rlready.rollout.collect import Collector
 from rlready.run import Run
 from rlready.seeds import rng
 from rlready.types import Trajectory, Turn, Verdict
+from rlready.values import batches_of
+from rlready.values.analysis import Analysis
 from rlready.values.ranking import Order, order
 from tests.algorithms.toy_bigram import Bigram, group_of, policy_of
 
@@ -217,6 +230,25 @@ def test_sums_of_advantages_would_be_seen_to_be_wrong(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(vine, "step_advantages", lambda values, score: [score + 1.0] * len(values))
     assert asyncio.run(sum_gap(algorithm, policy, groups)) > 0.5  # type: ignore[arg-type]
+
+
+def test_a_gradient_that_is_always_0_is_a_note_and_the_others_are_measured(tmp_path: Path) -> None:
+    with Run.create("setup", TINY, seed=1, root=tmp_path, progress="quiet") as run:
+        made = recipe.setup(run, TINY)
+    assert isinstance(made, Setup)
+    policy, tasks, params = made.policy, made.tasks, made.params
+    batches = asyncio.run(
+        batches_of(policy, tasks, recipe.ChatEnv, batches=2, groups=2, group_size=2, params=params, seed=1)
+    )
+    for i, trajectory in enumerate(t for groups in batches for group in groups for t in group):
+        trajectory.reward = float(i % 4 > 1)  # groups differ, their answers do not
+    vine = recipe.arms(TINY, 1)["VinePPO"][0].bind(tasks, recipe.ChatEnv, params)
+    values = Values(Analysis(), math.nan, math.nan)
+    algorithms = {"RLOO": RLOO(), "Reinforce": Reinforce(), "VinePPO": vine}
+    asyncio.run(add_batches(values, policy, algorithms, batches))
+    assert "RLOO" not in values.analysis.variances and values.analysis.variances["Reinforce"].trace > 0
+    assert any("The gradient of RLOO was not measured" in note for note in values.analysis.notes)
+    assert values.sums < 1e-9
 
 
 def test_full_is_planned_and_refuses_to_run(tmp_path: Path) -> None:
