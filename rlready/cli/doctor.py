@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import re
 import tempfile
 import threading
 import time
@@ -93,14 +96,22 @@ def _setup(
     """
     from rlready.cli import build
     from rlready.doctor import Setup
-    from rlready.recipes.registry import papers
+    from rlready.recipes.registry import paper, papers
 
-    if target in {p.slug for p in papers()}:
-        return _recipe(target, seed, folder)
+    slug = re.fullmatch(r"[\w-]+|\d{4}\.\d{5}", target) is not None
+    if target in {p.slug for p in papers()} or (slug and ("." in target or importlib.util.find_spec(target) is None)):
+        return _recipe(paper(target).slug, seed, folder)
     found = _object(target)
     if callable(found) and not isinstance(found, type):
         with build.blamed(target.partition(":")[0]):
+            try:
+                inspect.signature(found).bind()
+            except TypeError as error:
+                raise UserError(f"{target} cannot be called without arguments ({error}), as a set-up is.") from error
             found = found()
+        if inspect.iscoroutine(found):
+            found.close()
+            raise UserError(f"{target} is async; a set-up is made by a plain function.")
     if isinstance(found, Setup):
         if overrides or algorithm or env or config:
             raise UserError(f"{target} is a whole set-up: change its fields there, not on the command line.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from rlready.doctor.catalogue import explained
 from rlready.doctor.credit import check_credit, check_mask, check_trained
@@ -55,8 +58,9 @@ def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findi
     some = list(full.tasks.head(_SOME))
     room = _room(evidence)
     said = None if is_chat(env) else offered(env, full.tasks)
-    found.extend(check_template(some, full.policy.renderer, answers=said, room=room))
-    found.extend(check_mask(some, full.policy.renderer, said))
+    with _own_parts(found, "round trip", "renderer"):
+        found.extend(check_template(some, full.policy.renderer, answers=said, room=room))
+        found.extend(check_mask(some, full.policy.renderer, said))
 
     with put_back(full.policy):
         full.policy.sync()
@@ -74,10 +78,15 @@ def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findi
             check_spread([[t.reward for t in group.valid] for group in evidence.groups], found)
         check_contexts(evidence, found)
         tell("log-probs")
-        check_logprobs(evidence, found)
-        check_settings(evidence, found)
+        rated = check_logprobs(evidence, found)
+        if rated:
+            with _own_parts(found, "log-probs", "sampler or learner"):
+                check_settings(evidence, found)
         tell("first update")
         learner = evidence.learner
+        if learner is None:
+            text = "The policy has no learner: log-probs, update, credit, loss and sync were not looked at."
+            found.warning("update", text, Where(place="set-up"))
         if learner is not None and evidence.valid:
             if algorithm.needs_reference and learner.state_dict().get("reference") is None:
                 learner.freeze_reference()
@@ -88,9 +97,22 @@ def examine(setup: Setup, *, on_progress: Progress | None = None) -> tuple[Findi
             tell("loss")
             check_losses(evidence, found)
         tell("weights after an update")
-        if evidence.valid:
-            check_sync(evidence, found)
+        if evidence.valid and rated:
+            with _own_parts(found, "sync", "sampler or learner"):
+                check_sync(evidence, found)
     return explained(found, full.name), evidence
+
+
+@contextmanager
+def _own_parts(found: Findings, check: str, part: str) -> Iterator[None]:
+    """What the set-up's own parts raise is a fault of the set-up, told as a finding with the line it came from."""
+    try:
+        yield
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        place = f"{Path(last.filename).name}, line {last.lineno}"
+        found.error(check, f"The {part} raises, so this was not looked at: {what}", Where(place=place))
 
 
 def _own_form(evidence: Evidence, found: Findings) -> None:

@@ -200,8 +200,9 @@ CHECKS: dict[str, Check] = {
         "splits", "held-out tasks that are training tasks", "The held-out number measures memory.",
         "Split by a hash of the task, and drop what is in both."),
     "shifted seeds": Check(
-        "splits", "held-out tasks that are the training tasks shifted by a step", "Seeds were added to indices: "
-        "the sets of two seeds are the same.", "Hash (seed, index), as rlready.seeds.derive does."),
+        "splits", "held-out tasks that are the training tasks shifted by a step",
+        "The held-out number measures memory: where seeds are added to indices, the sets of two seeds are the same.",
+        "Hash (seed, index), as rlready.seeds.derive does; cut one list in slices that do not overlap."),
     # files of other tools
     "keys": Check(
         "file", "records without ids, log-probs, mask or reward", "What is not logged cannot be checked.",

@@ -201,7 +201,7 @@ def _failures(evidence: Evidence, found: Findings) -> None:
     every = evidence.trajectories
     for i, t in enumerate(every):
         if t.excluded:
-            note = str(t.info.get("note", "")).replace(t.task.id, "...")
+            note = str(t.info.get("note", "")).replace(f" for task {t.task.id}", "").replace(t.task.id, "...")
             reason = t.failure or note or ("no reward" if math.isnan(t.reward) else "the grader failed")
             bad[reason] += 1
             first.setdefault(reason, Where(task=t.task.id, trajectory=i))

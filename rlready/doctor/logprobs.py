@@ -77,18 +77,27 @@ def sampled_rows(groups: Sequence[Group]) -> list[Row]:
 
 
 def _plain(turn: Turn) -> Turn:
-    usable = len(turn.logprobs) == turn.length and all(np.isfinite(turn.logprobs))
+    usable = turn.logprobs is not None and len(turn.logprobs) == turn.length and all(np.isfinite(turn.logprobs))
     return replace(turn, trainable=True, advantage=0.0, returns=None, value=None,
                    logprobs=list(turn.logprobs) if usable else [0.0] * turn.length)  # fmt: skip
 
 
-def check_logprobs(evidence: Evidence, found: Findings) -> None:
-    """The first batch: are there log-probs, do they agree with the learner's, are they fresh?"""
+def check_logprobs(evidence: Evidence, found: Findings) -> bool:
+    """The first batch: are there log-probs, do they agree with the learner's, are they fresh?
+
+    Returns:
+        Whether there are log-probs, so that they can be looked at under other settings, too.
+    """
     missing = _missing(evidence, found)
     _stale(evidence, found)
     learner = evidence.learner
     if learner is None or missing:
-        return
+        return not missing
+    _compare(evidence, learner, found)
+    return True
+
+
+def _compare(evidence: Evidence, learner: Learner, found: Findings) -> None:
     rows = sampled_rows(evidence.groups)
     if not rows:
         return
@@ -188,10 +197,11 @@ def _missing(evidence: Evidence, found: Findings) -> bool:
         if not turn.trainable or not turn.length or trajectory.excluded:
             continue
         total += turn.length
-        lacking = len(turn.logprobs) != turn.length or not all(np.isfinite(turn.logprobs)) or max(turn.logprobs) > 1e-3
+        given = turn.logprobs or []  # a sampler of one's own may give None
+        lacking = len(given) != turn.length or not all(np.isfinite(given)) or max(given) > 1e-3
         free = [k for k in range(turn.length) if turn.support is None or turn.support[k] is None
                 or len(turn.support[k]) > 1]  # type: ignore[arg-type]  # fmt: skip
-        nothing = not lacking and bool(free) and all(turn.logprobs[k] == 0 for k in free)
+        nothing = not lacking and bool(free) and all(given[k] == 0 for k in free)
         bare += turn.length * lacking
         zero += turn.length * nothing
         if (lacking or nothing) and first is None:

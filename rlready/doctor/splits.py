@@ -41,7 +41,7 @@ def check_splits(train: TaskSet, splits: Mapping[str, TaskSet], found: Findings)
         if shift != 0 and times >= max(4, 0.8 * len(hits)) and times >= 0.5 * (len(tasks) - abs(shift)):
             found.error(
                 "shifted seeds", f"{times} of {len(tasks)} tasks of {name} are training tasks shifted by {abs(shift)}: "
-                "as if a seed had been added to the index.", where,
+                "as if a seed had been added to the index, or slices of one list overlapped.", where,
             )  # fmt: skip
             continue
         how = " and ".join(

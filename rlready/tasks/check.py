@@ -186,7 +186,12 @@ class _Scores:
     async def one(self, task: Task, text: str) -> Score | None:
         began = time.perf_counter()
         score = await self.score(task, _say(task, text))
-        self.longest = max(self.longest, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        if took > max(_SLOW, self.longest):  # the first call may load what the others have, and machines are busy
+            began = time.perf_counter()
+            await self.score(task, _say(task, text))
+            took = min(took, time.perf_counter() - began)
+        self.longest = max(self.longest, took)
         if score.verdict is Verdict.GRADER_FAILED:
             self.failures.append(score.note)
             return None
@@ -273,5 +278,9 @@ def _shown(score: Score) -> str:
 
 def _without_ids(notes: Iterable[str], sample: list[Task]) -> list[str]:
     """Notes with the tasks' ids blotted out, so that equal causes count as one."""
-    ids = {task.id for task in sample}
-    return [" ".join("..." if word.strip(".,:;") in ids else word for word in note.split()) for note in notes]
+    out = []
+    for note in notes:
+        for task in sample:
+            note = note.replace(f" for task {task.id}", "").replace(task.id, "...")
+        out.append(note.removesuffix("."))
+    return out

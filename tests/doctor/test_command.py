@@ -23,6 +23,8 @@ SETUP = """
 from tests.doctor.faults import healthy
 setup = healthy.chat
 whole = healthy.guess()
+def wants(run): return healthy.chat()
+async def later(): return healthy.chat()
 """
 SMALL = ("groups=2", "group_size=4", "max_tokens=4", "tiny.dim=32", "tiny.layers=1")
 
@@ -76,6 +78,9 @@ def test_what_cannot_be_read_is_one_sentence() -> None:
         ("odd.jsonl", "line 1 has no token ids that are known by name (it has: a)"),
         ("bad.jsonl", "bad.jsonl, line 1 is not JSON"),
         ("vision-g1", "planned"),
+        ("vinepo", 'Unknown recipe "vinepo". Did you mean vineppo?'),
+        ("s.py:wants", "missing a required argument: 'run'"),
+        ("s.py:later", "s.py:later is async"),
     ):
         result = run(target)
         assert result.exit_code == 2 and words in result.output, result.output

@@ -43,6 +43,15 @@ def lower_case() -> Setup:
     return chat(policy=warm_policy(renderer(Loses)))
 
 
+@planted("round trip", "the renderer raises")
+def renderer_raises() -> Setup:
+    class Raises(ChatRenderer):
+        def render(self, messages: Sequence[Message]) -> list[int]:
+            raise KeyError("no such role")
+
+    return chat(policy=warm_policy(renderer(Raises)))
+
+
 @planted("rendering", "rendered afresh, the assistant's turns are gone", "warning")
 def strips_turns() -> Setup:
     class Strips(ChatRenderer):
@@ -94,6 +103,44 @@ def none_at_all() -> Setup:
             return replace(sample, logprobs=[])
 
     return chat(policy=with_sampler(Bare))
+
+
+@planted("no log-probs", "the engine gives None")
+def none_for_a_list() -> Setup:
+    class Nothing(Wrapped):
+        def change(self, request: SampleRequest, sample: Sample) -> Sample:
+            return replace(sample, logprobs=None)  # type: ignore[arg-type]
+
+    return chat(policy=with_sampler(Nothing))
+
+
+@planted("no log-probs", "one log-prob of each answer is NaN")
+def nan_logprobs() -> Setup:
+    class Nan(Wrapped):
+        def change(self, request: SampleRequest, sample: Sample) -> Sample:
+            return replace(sample, logprobs=[*sample.logprobs[:-1], float("nan")])
+
+    return chat(policy=with_sampler(Nan))
+
+
+@planted("sync", "the sampler raises when it gets the weights of a later update")
+def load_raises() -> Setup:
+    class Refuses(Wrapped):
+        loads = 0
+
+        def load(self, state: Mapping[str, Any], version: int) -> None:
+            self.loads += 1
+            if self.loads == 3:
+                raise ConnectionError("the engine is gone")
+            self.inner.load(state, version)
+
+    return chat(policy=with_sampler(Refuses))
+
+
+@planted("update", "the policy has no learner", "warning")
+def no_learner() -> Setup:
+    policy = warm_policy()
+    return chat(policy=Policy(policy.sampler, policy.renderer))
 
 
 @planted("alignment", "log-probs are those of the token before")
