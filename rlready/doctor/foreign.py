@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,26 +98,25 @@ def audit_file(path: Path) -> tuple[Findings, dict[str, str]]:
     form, records, keys = _understand(path, raw)
     understood = {"form": form, "records": f"{len(raw)} with {len(records)} completions"} | keys
     check_records(records, found)
-    missing = [name for name in ("logprobs", "reward", "advantages") if all(_column(r, name) is None for r in records)]
+    missing = [name for name in ("logprobs", "reward", "advantages", "group")
+               if all(getattr(r, name) is None for r in records)]  # fmt: skip
     if missing:
         found.warning("keys", f"No record holds {' or '.join(missing)}; those checks were left out.", records[0].where)
-    found.note("keys", f"{form}: " + ", ".join(f"{a} from {b}" for a, b in keys.items()))
     return explained(found, str(path)), understood
-
-
-def _column(record: Record, name: str) -> Any:
-    return getattr(record, name)
 
 
 def _read(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as UTF-8 text: {error}.") from error
     out: list[tuple[int, Mapping[str, Any]]] = []
     if path.suffix == ".json":
         try:
             whole = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not JSON: {error}.") from error
         every = whole if isinstance(whole, list) else [whole]
         out = [(i + 1, r) for i, r in enumerate(every) if isinstance(r, Mapping)]
@@ -126,12 +126,12 @@ def _read(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
                 continue
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}, line {i} is not JSON: {error}.") from error
             if isinstance(record, Mapping):
                 out.append((i, record))
     if not out:
-        raise UserError(f"{path} holds no records.")
+        raise UserError(f"{path} holds no records (JSON objects).")
     return out
 
 
@@ -146,13 +146,15 @@ def _understand(path: Path, raw: Sequence[tuple[int, Mapping[str, Any]]]) -> tup
                 "logprobs": "turns.logprobs", "advantages": "turns.advantage", "mask": "turns.trainable",
                 "reward": "reward", "group": "task.id"}  # fmt: skip
         for i, (line, record) in enumerate(raw):
-            _ours(f"{path.name}, line {line}", i, record, records)
+            with _readable(path, line, form):
+                _ours(f"{path.name}, line {line}", i, record, records)
     elif "steps" in first and isinstance(first["steps"], list):
         form = "ATIF"
         keys = {"prompt_ids": "steps.metrics.prompt_token_ids", "completion_ids": "steps.metrics.completion_token_ids",
                 "logprobs": "steps.metrics.logprobs"}  # fmt: skip
         for i, (line, record) in enumerate(raw):
-            _atif(f"{path.name}, line {line}", i, record, records)
+            with _readable(path, line, form):
+                _atif(f"{path.name}, line {line}", i, record, records)
     else:
         form = "rollout dump"
         for name, known in NAMES.items():
@@ -166,10 +168,26 @@ def _understand(path: Path, raw: Sequence[tuple[int, Mapping[str, Any]]]) -> tup
                 "prompt_ids and completion_ids; see docs/doctor.md."
             )
         for i, (line, record) in enumerate(raw):
-            _dump(f"{path.name}, line {line}", i, record, keys, records)
+            with _readable(path, line, form):
+                _dump(f"{path.name}, line {line}", i, record, keys, records)
     if not any(r.completion for r in records):
         raise UserError(f"{path} ({form}) holds no sampled token ids, and ids are what is examined.")
     return form, records, keys
+
+
+@contextmanager
+def _readable(path: Path, line: int, form: str) -> Iterator[None]:
+    """Say which record is not of the file's form.
+
+    Raises:
+        UserError: it is not.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{path}, line {line} is not as the first record ({form}): it has no {error}.") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}, line {line} ({form}) cannot be read: {error}.") from error
 
 
 def _ours(place: str, i: int, record: Mapping[str, Any], records: list[Record]) -> None:
@@ -233,12 +251,14 @@ def _dump(place: str, i: int, record: Mapping[str, Any], keys: Mapping[str, str]
     got = {name: record.get(key) for name, key in keys.items()}
     made = Record(place, i, group=None if got.get("group") is None else str(got["group"]))
     prompt, said, whole = _list(got.get("prompt_ids")), _list(got.get("completion_ids")), _list(got.get("input_ids"))
+    if said is None and whole is None:
+        raise ValueError("it holds no token ids, as the first record does")
     if said is None and whole is not None:
         # One row: what is behind the prompt is the completion, or everything is, told apart by the mask.
         start = len(prompt) if prompt is not None else 0
         said, prompt = whole[start:], whole[:start]
-    made.prompt = None if prompt is None else [int(x) for x in prompt]
-    made.completion = [int(x) for x in said or []]
+    made.prompt = None if prompt is None else _ids(prompt, keys.get("prompt_ids", keys.get("input_ids", "")))
+    made.completion = _ids(said or [], keys.get("completion_ids", keys.get("input_ids", "")))
     n, total = len(made.completion), len(made.completion) + len(made.prompt or [])
     for name, attribute in (("logprobs", "logprobs"), ("old_logprobs", "old"), ("mask", "mask"),
                             ("advantages", "advantages")):  # fmt: skip
@@ -248,16 +268,33 @@ def _dump(place: str, i: int, record: Mapping[str, Any], keys: Mapping[str, str]
         if isinstance(value, (int, float)):
             column = [float(value)] * n
         else:
-            column = [math.nan if x is None else float(x) for x in value]
+            try:
+                column = [math.nan if x is None else float(x) for x in value]
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{keys[name]} is no list of numbers") from error
             if len(column) == total != n:
                 column = column[total - n :]
             elif len(column) != n:
                 made.wrong.append(f"{keys[name]} has {len(column)} values for {n} completion tokens")
         setattr(made, attribute, column)
     reward = got.get("reward")
-    made.reward = math.fsum(float(x) for x in reward) if isinstance(reward, list) else _number(reward)
+    try:
+        made.reward = (
+            None if reward is None else math.fsum(map(float, reward if isinstance(reward, list) else [reward]))
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{keys['reward']} is {reward!r:.40}, no number") from error
     made.stop = None if got.get("stop") is None else str(got["stop"])
     records.append(made)
+
+
+def _ids(values: Sequence[Any], key: str) -> list[int]:
+    """Token ids of one completion."""
+    try:
+        return [int(x) for x in values]
+    except (TypeError, ValueError) as error:
+        inner = " (a list in a list: write one completion a record)" if isinstance(values[0], list) else ""
+        raise ValueError(f"{key} is no list of token ids{inner}") from error
 
 
 def _list(value: Any) -> list[Any] | None:
@@ -433,8 +470,14 @@ def _mean_advantage(record: Record) -> float:
 def _rewards(records: Sequence[Record], found: Findings) -> None:
     by_group: dict[str, dict[int, float]] = {}
     for r in records:
-        if r.reward is not None and math.isfinite(r.reward):
-            by_group.setdefault(r.group or "all", {})[r.trajectory] = r.reward
+        if r.reward is not None and r.group is not None and math.isfinite(r.reward):
+            by_group.setdefault(r.group, {})[r.trajectory] = r.reward
+    bad = {r.trajectory: r for r in records if r.reward is not None and not math.isfinite(r.reward)}
+    if bad:
+        every = len({r.trajectory for r in records})
+        tell = found.error if len(bad) > 0.05 * every else found.warning
+        text = f"The reward of {len(bad)} of {every} trajectories is not finite, as where episode or grader failed."
+        tell("failures", text, next(iter(bad.values())).where)
     check_spread([list(members.values()) for members in by_group.values()], found)
 
 

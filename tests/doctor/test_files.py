@@ -125,7 +125,46 @@ def test_groups_of_one_and_uniform_ones(tmp_path: Path) -> None:
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     bare = [{"prompt_ids": r["prompt_ids"], "completion_ids": r["completion_ids"]} for r in dump()]
     found, _ = audit(tmp_path, bare)
-    assert "No record holds logprobs or reward or advantages" in found.of("keys")[0].text and found.ok
+    assert "No record holds logprobs or reward or advantages or group" in found.of("keys")[0].text and found.ok
+    ungrouped = [{k: v for k, v in r.items() if k != "group_id"} for r in dump()]
+    found, _ = audit(tmp_path, ungrouped)
+    assert "No record holds group" in found.of("keys")[0].text and not found.of("spread")  # no one group of all
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"completion_ids": [[1, 2]]}, "line 3 .* completion_ids is no list of token ids .a list in a list"),
+        ({"completion_ids": ["a"]}, "line 3 .* completion_ids is no list of token ids"),
+        ({"completion_ids": None}, "line 3 .* no token ids"),
+        ({"reward": "good"}, "line 3 .* reward is 'good', no number"),
+        ({"logprobs": [{"token": 1}]}, "line 3 .* logprobs is no list of numbers"),
+        ({"mask": {"a": 1}}, "line 3 .* mask is no list of numbers"),
+    ],
+)
+def test_a_record_of_another_form_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    records = dump()
+    records[2] |= change
+    with pytest.raises(UserError, match=words):
+        audit(tmp_path, records)
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    for name, data, words in (
+        ("binary.jsonl", b"\xff\xfe\x00", "cannot be read as UTF-8"),
+        ("deep.json", b"[" * 100_000, "is not JSON"),
+        ("numbers.jsonl", b"5\n6\n", "holds no records"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match=words):
+            audit_file(tmp_path / name)
+
+
+def test_rewards_that_are_not_finite_are_told(tmp_path: Path) -> None:
+    records = dump()
+    records[5]["reward"] = float("nan")
+    assert "1 of 32 trajectories" in audit(tmp_path, records)[0].of("failures")[0].text
+    assert audit(tmp_path, [{**r, "reward": r["reward"] > 0} for r in dump()])[0].ok  # true and false are 1 and 0
 
 
 def test_cut_off_answers(tmp_path: Path) -> None:
