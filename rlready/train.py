@@ -151,11 +151,18 @@ def train(
             await measure(0, first)
             run.log(0, first)
         healthy = run.save(done, parts, model=model) if done < steps else None
+        spent = collector.transitions
+
+        def charge() -> None:  # with `max_lag` episodes end during updates, too
+            nonlocal spent
+            run.spend(**{ledger: collector.transitions - spent})
+            spent = collector.transitions
+
         for step in run.steps(steps):
-            spent, clock = collector.transitions, Clock(policy)
+            clock = Clock(policy)
             groups = await collector.collect(groups_per_step)
             clock.collected()
-            run.spend(**{ledger: collector.transitions - spent})
+            charge()
             metrics = collector.metrics()
             halt = await update(groups, metrics)
             metrics |= clock.shares()
@@ -164,6 +171,7 @@ def train(
                 await measure(step, metrics)
                 watching.watch(run, step, metrics)
                 halt = next((why for rule in stop_rules if (why := rule(metrics)) is not None), None)
+            charge()
             if halt is not None:
                 assert healthy is not None  # there is a step, so one was written before it
                 load_checkpoint(healthy, {"learner": learner, "algorithm": algorithm})

@@ -138,6 +138,9 @@ def test_rollouts_go_on_while_the_policy_learns(tmp_path: Path, elsewhere: Proce
     assert all(0 <= m["lag/mean"] <= m["lag"] <= 1 for m in steps) and steps[-1]["lag"] == 1
     assert all(0 <= m["trainer/wait"] <= 1 and 0 <= m["generator/idle"] <= 1 for m in steps)
     assert collector._ahead is None  # closed
+    trained = sum(4 * m["groups"] for m in steps)  # an episode has a step or more
+    assert run.spent("real") == collector.transitions >= trained  # what ended during updates was paid for, too
+    assert steps[-1]["real"] >= trained
 
 
 def test_inline_the_same_numbers_are_told_and_learning_stays_in_its_thread(tmp_path: Path) -> None:
@@ -204,6 +207,7 @@ def test_no_task_is_lost_or_trained_on_twice_by_a_resume(tmp_path: Path, elsewhe
     assert [m["step"] for m in steps] == list(range(1, 9)) and all(m["lag"] <= 2 for m in steps)
     first = 4 if how == "crash" else 5  # the crash lost step 4; Ctrl-C let it finish
     assert steps[first - 1]["lag"] <= 0 and again.version == 8
+    assert run.spent("real") == collector.transitions >= 8 * 4 * 4
     seeds = [e["seed"] for e in episodes if e["index"] == 0]
     expected, visits = Uniform(collector.tasks, 5), dict.fromkeys(collector.tasks, 0)
     for seed in seeds:  # every draw of the curriculum once, in its order
