@@ -13,7 +13,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
+
+from rlready.jsontext import BadJsonError, read_json, read_json_at
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _SPACE = re.compile(r"\s*")
@@ -66,24 +68,6 @@ def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{OPEN}{json.dumps({'name': name, 'arguments': dict(arguments)}, ensure_ascii=False)}{CLOSE}"
 
 
-class _BadJsonError(ValueError):
-    pass
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise _BadJsonError("a key stands twice in one object")
-    return out
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise _BadJsonError(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)
-
-
 def _skip(text: str, at: int) -> int:
     """Where the white space that stands at `at` ends."""
     found = _SPACE.match(text, at)
@@ -94,18 +78,18 @@ def _parse_one(text: str, start: int) -> tuple[Call, int]:
     """The call after an opening tag, and where to go on reading."""
     at = _skip(text, start)
     try:
-        value, end = _DECODER.raw_decode(text, at)
-    except (ValueError, RecursionError) as error:
+        value, end = read_json_at(text, at)
+    except BadJsonError as error:
         close = text.find(CLOSE, start)
-        why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        return Call("", None, f"The tool call is not valid JSON ({why})."), len(text) if close < 0 else close
-    call = _as_call(value)
+        return Call("", None, f"The tool call is not valid JSON ({error})."), len(text) if close < 0 else close
+    call = as_call(value)
     if not text.startswith(CLOSE, _skip(text, end)):
         return Call(call.name, None, f"The tool call is not closed by {CLOSE}."), end
     return call, end
 
 
-def _as_call(value: Any) -> Call:
+def as_call(value: Any) -> Call:
+    """The call that a JSON value is; a malformed one where it is none."""
     if not isinstance(value, dict):
         return Call("", None, "The tool call is not a JSON object.")
     name = value.get("name")
@@ -116,8 +100,8 @@ def _as_call(value: Any) -> Call:
     arguments = value["arguments"]
     if isinstance(arguments, str):  # some models write the object as a string
         try:
-            arguments = _DECODER.decode(arguments)
-        except (ValueError, RecursionError):
+            arguments = read_json(arguments)
+        except BadJsonError:
             arguments = None
     if not isinstance(arguments, dict):
         return Call(name, None, '"arguments" is not a JSON object.')

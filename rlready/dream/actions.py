@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.domain import DEFAULTS, Domain, ErrorForm, ToolSpec
-from rlready.dream.jsonschema import Violation, short, violation
+from rlready.schemas import Violation, short, violation
 
 
 def broken(tool: ToolSpec, action: Action) -> Violation | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlready.aio import run_sync
-from rlready.dream.endpoint import Endpoint, Writer
+from rlready.endpoint import Endpoint, Writer
 from rlready.dream.format import Annotation, Unparsable
 from rlready.dream.memory import Notes
 from rlready.dream.roles import Template

@@ -28,7 +28,8 @@ from rlready.dream.domain import (
     is_call,
     parse,
 )
-from rlready.dream.jsonschema import Shape, Violation, violation
+from rlready.dream.jsonschema import Shape
+from rlready.schemas import Violation, violation
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from rlready.dream.actions import ActionChecks
 from rlready.dream.base import Action, Moment
 from rlready.dream.domain import Domain, ErrorForm, ToolSpec, call_text, parse
-from rlready.dream.jsonschema import Shape, violation
+from rlready.dream.jsonschema import Shape
+from rlready.schemas import violation
 from rlready.seeds import derive
 from tests.dream.logs_of_tools import TAU, airline, episode, play
 

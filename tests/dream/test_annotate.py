@@ -13,7 +13,7 @@ import pytest
 
 from rlready.aio import run_sync
 from rlready.dream.annotate import EndpointAnnotator, ProgramAnnotator, paired, quotes_outcome
-from rlready.dream.endpoint import Endpoint
+from rlready.endpoint import Endpoint
 from rlready.dream.memory import Notes
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode

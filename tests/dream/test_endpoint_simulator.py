@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlready.dream.answers import Answers
+from rlready.remembered import Answers
 from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.checks import same_actions
 from rlready.dream.domain import Domain, Ending, call_text
-from rlready.dream.endpoint import Endpoint, Prices
+from rlready.endpoint import Endpoint, Prices
 from rlready.dream.format import Unparsable
 from rlready.dream.gym import Gym
 from rlready.dream.library import Library

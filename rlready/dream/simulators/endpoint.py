@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from rlready.dream.answers import Answers
+from rlready.remembered import Answers
 from rlready.dream.base import Action, Moment, Reply
-from rlready.dream.endpoint import Endpoint, Prices, Talker
+from rlready.endpoint import Endpoint, Prices, Talker
 from rlready.dream.format import Unparsable
 from rlready.dream.library import Library, Steps
 from rlready.dream.roles import Template, read_simulation, read_verdict, simulator_tags
