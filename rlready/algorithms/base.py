@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -141,14 +141,16 @@ class Algorithm:
         return self.average, self.constant
 
     def bind(self, tasks: TaskSet, env: EnvFactory, params: SamplingParams | None = None) -> Algorithm:
-        """The algorithm for one training: those that sample on their own learn here how answers are made and scored.
+        """The algorithm for one training: a copy that remembers nothing of an earlier one (warm-up, running means).
+
+        Those that sample on their own learn here how answers are made and scored.
 
         Args:
             tasks: trained on.
             env: they are played in.
             params: the sampler's settings in training.
         """
-        return self
+        return replace(self)
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """Write the advantages of every trainable turn."""

@@ -191,8 +191,7 @@ class Mixed(Algorithm):
 
     def bind(self, tasks: TaskSet, env: EnvFactory, params: SamplingParams | None = None) -> Self:
         """With the other algorithm bound."""
-        bound = self._inner.bind(tasks, env, params)
-        return self if bound is self._inner else replace(self, by=bound, options={})
+        return replace(self, by=self._inner.bind(tasks, env, params), options={})
 
     def state_dict(self) -> dict[str, Any]:
         """Demonstrations drawn so far, and the other algorithm's state."""

@@ -32,6 +32,7 @@ POSITIVE = ("std_floor", "cap", "tau_high", "tau_low", "delta", "kl_clamp")
 
 Reads = Callable[["PolicyGradient"], bool]
 READ_BY: dict[str, tuple[Reads, str]] = {
+    "constant": (lambda a: "constant" in (a.average, a.kl_average), 'average="constant" or kl_average="constant"'),
     "reward_cap": (lambda a: a.advantage == "ngrpo", 'advantage="ngrpo"'),
     "std_floor": (lambda a: a.advantage in ("std", "batch_std", "ngrpo"), 'advantage="std", "batch_std" and "ngrpo"'),
     "decay": (lambda a: a.advantage == "running", 'advantage="running"'),

@@ -31,7 +31,7 @@ import torch
 
 from rlready.algorithms import kl as kl_terms
 from rlready.algorithms.base import Algorithm, Average, only_valid, run_mean, run_means, trajectories_of
-from rlready.algorithms.credit import CREDITS, WITHIN, Advantage, Doubles
+from rlready.algorithms.credit import CREDITS, WITHIN, Advantage, Doubles, centre
 from rlready.algorithms.kl import Estimator, Gradient, Place
 from rlready.algorithms.mismatch import Mismatch, bounds, factors
 from rlready.algorithms.policy_fields import check
@@ -94,6 +94,8 @@ class PolicyGradient(Algorithm):
         truncated: what an answer that a length cap stopped is worth. "keep": as graded, as graders give an unfinished
             answer nothing and dialects without an end token always stop by length; "zero": at most 0; "mask": not
             trained on, but in the group's statistics (DAPO's overlong filter, 2503.14476).
+        drop_uniform: leave groups out whose rewards are all alike (DAPO's dynamic sampling; Magistral), so that they
+            count in no deviation and no denominator. A gate (`curriculum.ZeroSignal`) refuses them before, and refills.
     """
 
     advantage: Advantage = "mean"
@@ -126,6 +128,7 @@ class PolicyGradient(Algorithm):
     observe: float = 0.0
     imitate: float = 0.0
     truncated: Truncated = "keep"
+    drop_uniform: bool = False
     _state: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     reads_costs: ClassVar[bool] = False
@@ -222,6 +225,8 @@ class PolicyGradient(Algorithm):
     async def update(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
         """As `Algorithm.update`; costs of a KL in the reward are there before credit, and deducted after it."""
         groups = only_valid(groups)
+        if self.drop_uniform:
+            groups = [group for group in groups if centre([self.reward(t) for t in group]).any()]
         in_reward = bool(self.kl) and self.kl_in == "reward"
         noted = await beside(policy, kl_terms.charge, policy, groups, self.kl) if in_reward else {}
         await self.credit(groups, policy)

@@ -81,7 +81,7 @@ class DAPO(PolicyGradient):
     """GRPO with clip-higher (0.2 / 0.28) and a mean over all tokens (2503.14476), for entropy that falls.
 
     Its overlong filter is `truncated="mask"`, off here: dialects without an end token always stop by length. Its soft
-    length penalty is `rewards.length`.
+    length penalty is `rewards.length`. Its dynamic sampling leaves uniform groups out; `curriculum.ZeroSignal` refills.
     """
 
     paper: ClassVar[str] = "2503.14476"
@@ -91,6 +91,7 @@ class DAPO(PolicyGradient):
     trust: Trust = "clip"
     clip_high: float | None = 0.28
     average: Average = "token"
+    drop_uniform: bool = True
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class Magistral(PolicyGradient):
     """GRPO less its KL, batch-normed, with clip-higher and a mean over each group's tokens (2506.10910).
 
     0.2 / 0.28; their small model, whose entropy is lower after fine-tuning, has 0.3 above. Groups without spread are
-    removed there, and count in the mean over groups here unless the curriculum's gate refuses them.
+    removed.
     """
 
     paper: ClassVar[str] = "2506.10910"
@@ -243,3 +244,4 @@ class Magistral(PolicyGradient):
     trust: Trust = "clip"
     clip_high: float | None = 0.28
     average: Average = "group"
+    drop_uniform: bool = True

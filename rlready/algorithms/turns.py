@@ -79,6 +79,9 @@ class GiGPO(PolicyGradient):
                 raise UserError(f'{name}: {key}="{getattr(self, key)}" is unknown; choose one of {", ".join(values)}.')
         if self.omega < 0 or not 0 <= self.gamma <= 1:
             raise UserError(f"{name}: omega={self.omega} must not be negative, and gamma={self.gamma} be in [0, 1].")
+        floor = type(self).__dataclass_fields__["std_floor"].default
+        if self.std_floor != floor and not self.step_std and self.advantage not in ("std", "batch_std", "ngrpo"):
+            raise UserError(f"{name}: std_floor is read with step_std=True or a deviation; leave it at {floor!r}.")
 
     @property
     def least_group(self) -> int:

@@ -16,11 +16,10 @@ forked, and `bind` says so.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -115,6 +114,13 @@ class VinePPO(PolicyGradient):
             raise UserError(f"VinePPO: max_states={self.max_states} must be at least 1, or None for all states.")
         if self.ratio_limit is not None and self.ratio_limit <= 1:
             raise UserError(f"VinePPO: ratio_limit={self.ratio_limit} must be above 1, the ratio on policy, or None.")
+        if self.kl and self.kl_in == "reward" and self.whiten:
+            raise UserError('VinePPO: kl_in="reward" would be deducted from whitened advantages; use whiten=False.')
+        if self.anchor == "interpolated" and self.ratio_limit is not None:
+            raise UserError(
+                'VinePPO: anchor="interpolated" counts versions, and a step that ratio_limit leaves out has none; '
+                "set ratio_limit=None."
+            )
 
     @property
     def max_lag(self) -> int:
@@ -133,9 +139,8 @@ class VinePPO(PolicyGradient):
             UserError: the environment is not a single question and answer, or limits the answers to choices.
         """
         answers_of(env, "VinePPO")
-        bound = copy.copy(self)
+        bound = replace(self)
         object.__setattr__(bound, "_bound", _Bound(tasks.score, params or SamplingParams()))
-        object.__setattr__(bound, "_noted", {})
         return bound
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:

@@ -12,14 +12,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlready.algorithms import ALGORITHMS, GRPO, NGRPO, PPO, RLOO, MaxRL, PassK, PolicyGradient, Reinforce, algorithm
+from rlready.algorithms import (
+    ALGORITHMS,
+    GRPO,
+    NGRPO,
+    PPO,
+    RLOO,
+    Magistral,
+    MaxRL,
+    Mixed,
+    PassK,
+    PolicyGradient,
+    Reinforce,
+    algorithm,
+)
 from rlready.algorithms.credit import CREDITS, cut_off
 from rlready.algorithms.kl import costs_to_go, deduct
 from rlready.algorithms.ppo import estimate_values, normalize
+from rlready.envs.chat import ChatEnv
 from rlready.errors import UserError
 from rlready.policy.base import Policy
 from rlready.rollout.compile import compile_groups
-from rlready.types import Group, Task, Trajectory, Turn, Verdict
+from rlready.tasks.base import TaskSet
+from rlready.types import Group, Row, Task, Trajectory, Turn, Verdict
 from tests.algorithms.toy_bigram import Bigram, clone, group_of, policy_of, with_behaviour
 
 
@@ -193,6 +208,40 @@ def test_running_baseline_by_hand_and_through_a_checkpoint():
     for a in (algo, other):
         assert credited(a, group_of(4))[0] == pytest.approx([1.8])
     assert other.state_dict() == algo.state_dict() == {"mean": pytest.approx(2.38)}
+
+
+def mixed():
+    shown = Row.from_segments([([0], 0.0), ([1], 1.0)])
+    return Mixed(by="reinforce", options={"advantage": "running"}, rows=[shown])
+
+
+@pytest.mark.parametrize("make", [lambda: Reinforce(advantage="running"), lambda: PPO(critic_warmup=1), mixed])
+def test_a_bound_algorithm_remembers_nothing_of_an_earlier_training(make):
+    used = make()
+    before = used.state_dict()
+    used.load_state_dict(
+        {"drawn": 3, "inner": {"mean": 7.0}} if isinstance(used, Mixed) else {"mean": 7.0, "updates": 5.0}
+    )
+    bound = used.bind(TaskSet([Task.of("t")]), ChatEnv)
+    assert bound is not used and bound.state_dict() == before != used.state_dict()
+
+
+def test_uniform_groups_may_count_in_nothing():
+    """Two of three groups are uniform: batch_std's divisor is that of the third, and so is the mean over groups."""
+    groups = [group_of(1, 1), group_of(1, 0), group_of(0, 0)]
+    gradients = []
+    for drop, trained in ((True, groups), (False, groups[1:2]), (False, groups)):
+        learner = Bigram()
+        for group in trained:
+            with_behaviour(learner, group.trajectories)
+        algo = PolicyGradient(advantage="batch_std", average="group", drop_uniform=drop)
+        before = learner.table.detach().clone()
+        metrics = asyncio.run(algo.update(policy_of(learner), trained))
+        gradients.append((learner.table.detach() - before, metrics["advantage/std"]))
+    torch.testing.assert_close(gradients[0][0], gradients[1][0])
+    assert gradients[0][1] == pytest.approx(1.0)
+    assert not torch.allclose(gradients[0][0], gradients[2][0], rtol=1e-3)
+    assert asyncio.run(Magistral().update(policy_of(Bigram()), [group_of(1, 1)]))["optimizer_steps"] == 0
 
 
 def test_every_trainable_turn_is_credited_and_no_other():

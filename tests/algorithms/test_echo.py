@@ -146,9 +146,8 @@ def settled(groups: list[Group], advantage: float = 0.0) -> list[Group]:
 def test_its_gradient_is_that_of_cross_entropy_on_the_replies(average: str) -> None:
     policy = tiny(0)
     groups = settled(play(policy, 1))
-    mine = gradients(
-        policy, GRPO(average=average, constant=7.0, observe=0.3), compile_groups(groups, streams=("policy", "observe"))
-    )
+    algorithm = GRPO(average=average, constant=7.0 if average == "constant" else 1.0, observe=0.3)
+    mine = gradients(policy, algorithm, compile_groups(groups, streams=("policy", "observe")))
     rows = compile_groups(groups, streams=("observe",))
     for row in rows:
         row.weights = {"nll": row.weights["observe"]}

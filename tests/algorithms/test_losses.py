@@ -169,13 +169,14 @@ class RunsAll(PolicyGradient):
 @pytest.mark.parametrize("advantages", [None, 0.0])
 def test_skipping_zero_advantages_is_the_same_update(average, advantages):
     tables, metrics, run = [], [], []
+    constant = 4 if average == "constant" else 1
     for kind in (PolicyGradient, RunsAll):
         learner = Bigram(adam=True, seed=4)
         rows = mixed_rows(learner)
         if advantages is not None:
             for row in rows:
                 row.advantage[:] = 0  # nothing to learn at all; the optimizer must still step (momentum, decay)
-        metrics.append(kind(average=average, constant=4, epochs=3, minibatches=2).fit(policy_of(learner), rows))
+        metrics.append(kind(average=average, constant=constant, epochs=3, minibatches=2).fit(policy_of(learner), rows))
         tables.append(learner.table.detach().clone())
         run.append(learner.rows_run)
     torch.testing.assert_close(tables[0], tables[1], atol=1e-14, rtol=0)
@@ -239,6 +240,7 @@ def test_values_that_cannot_work_are_refused(fields):
         ({"delta": 0.1, "trust": "clip"}, 'delta is read by trust="tv" only'),
         ({"reward_cap": 2.0}, 'reward_cap is read by advantage="ngrpo" only'),
         ({"std_floor": 1.0}, "std_floor is read by"),
+        ({"constant": 8.0}, 'constant is read by average="constant" or kl_average="constant" only'),
         ({"decay": 0.5}, 'decay is read by advantage="running" only'),
         ({"mismatch_low": 0.5, "mismatch": "sequence"}, "mismatch_low is read by"),
         ({"mismatch_high": 2.0}, "mismatch_high is read by"),

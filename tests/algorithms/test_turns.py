@@ -184,7 +184,9 @@ def test_moments_are_those_of_the_mean_over_rollouts(values):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"state": "memory"}, {"step": "token"}, {"omega": -1.0}, {"gamma": 1.5}], ids=lambda f: next(iter(f))
+    "fields",
+    [{"state": "memory"}, {"step": "token"}, {"omega": -1.0}, {"gamma": 1.5}, {"std_floor": 1.0}],
+    ids=lambda f: next(iter(f)),
 )
 def test_fields_that_cannot_work_are_refused(fields):
     with pytest.raises(UserError, match=next(iter(fields))):

@@ -186,7 +186,7 @@ def test_what_it_is_not_for_is_said() -> None:
     trajectory = Trajectory(tasks[0], [Turn([0], [1]), Turn([0, 1, 2], [1], parent=0)], 1.0, verdict=Verdict.RIGHT)
     with pytest.raises(UserError, match="2 turns"):
         credited(VinePPO().bind(tasks, ChatEnv, PARAMS), coins.policy(), [Group(tasks[0], [trajectory])])
-    for wrong in ({"k": 0}, {"max_states": 0}, {"ratio_limit": 1.0}):
+    for wrong in ({"k": 0}, {"max_states": 0}, {"ratio_limit": 1.0}, {"kl_in": "reward"}, {"anchor": "interpolated"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             VinePPO(**wrong)  # type: ignore[arg-type]
 
