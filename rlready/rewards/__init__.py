@@ -5,7 +5,7 @@ A factory takes the column that holds the gold and gives a reward function for `
 cannot be read makes the grader fail, and neither is ever paid.
 
     exact("answer")      the same text                     verify_exact
-    choice("answer")     the right letter, and no other    verify_choice
+    choice("answer")     the right choice, and no other    verify_choices
     number("answer")     a number within a tolerance       verify_number
     math("answer")       a mathematical answer, proved     verify_math
     pattern(r"...")      a given form                      verify_pattern
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from rlready.rewards.answers import find_answer, strip_thoughts
 from rlready.rewards.calls import tool_call, verify_calls
+from rlready.rewards.choices import choice, verify_choice, verify_choices
 from rlready.rewards.combine import compose
 from rlready.rewards.format import Reasoned, ThinkFormat, answer_of, think_format
 from rlready.rewards.language import Classifier, same_language, strip_marks
@@ -29,7 +30,7 @@ from rlready.rewards.length import length_penalty, soft_length
 from rlready.rewards.match import match, verify_match
 from rlready.rewards.mathematics import math, verify_math
 from rlready.rewards.numeric import number, parse_number, verify_number
-from rlready.rewards.text import choice, exact, pattern, verify_choice, verify_exact, verify_pattern
+from rlready.rewards.text import exact, pattern, verify_exact, verify_pattern
 from rlready.scoring import answer_text, as_scorer
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "tool_call",
     "verify_calls",
     "verify_choice",
+    "verify_choices",
     "verify_exact",
     "verify_match",
     "verify_math",

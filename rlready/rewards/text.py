@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 from rlready.errors import UserError
-from rlready.rewards.answers import find_answer, read_answer, strip_thoughts
+from rlready.rewards.answers import read_answer, strip_thoughts
 from rlready.scoring import RewardFn, answer_text, declare
 from rlready.types import Score, Task, Trajectory
 
@@ -95,53 +95,3 @@ def pattern(
         return verify_pattern(text if thoughts else strip_thoughts(text), wanted, whole=whole)
 
     return declare(pattern, name="pattern", columns=[column] if column else [])
-
-
-_LETTER = r"[\(\[]?\s*([A-Z])\s*[\)\]]?"
-_REASON = "because|since|as|is|was|for|and|or|which|due|not"
-_ALONE = re.compile(  # a capital that is no article or pronoun: "A cat", "I think"
-    rf"(?<![A-Za-z0-9])(?:([B-HJ-Z])|([AI])(?!\s+(?!(?:{_REASON})\b)[a-z]))(?![A-Za-z0-9'])"
-)
-_BRACKETED = re.compile(r"[\(\[]\s*([A-Z])\s*[\)\]]|\*\*\s*([A-Z])\s*\*\*")
-
-
-def verify_choice(completion: str, gold: Any, letters: str = "ABCD") -> Score:
-    """Right where the completion names the gold letter, and no other, as its answer.
-
-    The answer is what an explicit mark points at; else the whole text where it is a letter ("B", "(b)", "B."); else the
-    only letter that stands in brackets or bold. A completion that names several letters there is wrong: naming every
-    choice must not pay. `gold` is a letter or an index from 0.
-    """
-    letters = letters.upper()
-    if isinstance(gold, int) and not isinstance(gold, bool):
-        gold = letters[gold] if 0 <= gold < len(letters) else None
-    wanted = gold.strip().strip("().").upper() if isinstance(gold, str) else ""
-    if len(wanted) != 1 or wanted not in letters:
-        return Score.failed(f"the gold choice {gold!r} is none of {', '.join(letters)}")
-    found = find_answer(completion)
-    if not found.text:
-        return Score.no_answer()
-    named = _named(found.text, found.marked)
-    if not named:
-        return Score.wrong() if found.marked else Score.no_answer()
-    return Score.right() if named == {wanted} else Score.wrong()
-
-
-def _named(text: str, marked: bool) -> set[str]:
-    alone = re.fullmatch(rf"(?:option\s+)?{_LETTER}\s*[.:]?", text.strip("*$ \n"), re.IGNORECASE)
-    if alone:
-        return {alone.group(1).upper()}
-    brackets = {a or b for a, b in _BRACKETED.findall(text)}
-    if brackets or not marked:
-        return brackets
-    first = re.match(_LETTER + r"\s*[.:)]\s", text)  # "B. A long reason"
-    return {first.group(1)} if first else {a or b for a, b in _ALONE.findall(text)}
-
-
-def choice(column: str = "answer", *, letters: str = "ABCD") -> RewardFn:
-    """Reward the right letter of a multiple choice; `task.data[column]` holds the letter or its index from 0."""
-
-    def choice(task: Task, trajectory: Trajectory) -> Score:
-        return verify_choice(answer_text(trajectory), task.data.get(column), letters)
-
-    return declare(choice, name="choice", columns=[column])
