@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from rlready.errors import UserError
 from rlready.policy.base import Policy, Sample, SampleRequest, SamplingParams, require_learner
+from rlready.policy.hf.sampler import HFSampler
 from rlready.policy.process_wire import (
     COUNTERS,
     Shared,
@@ -449,6 +450,11 @@ def in_process(policy: Policy, *, in_flight: InFlight = "recompute", threads: in
     Raises:
         UserError: it is another kind of policy, or the system is not POSIX.
     """
+    if isinstance(policy.sampler, HFSampler):
+        raise UserError(
+            "A Hugging Face model samples in this process and takes new weights between batches, not in flight: leave "
+            "it there (sampler=inline, max_lag=0); a process of its own is for tiny policies."
+        )
     own = tiny_of(policy)
     learner, sampler = require_learner(own), own.sampler
     if not isinstance(sampler, TinySampler):

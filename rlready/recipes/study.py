@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,9 @@ class Study:
         test: Mapping[str, TaskSet],
         *,
         temperatures: Sequence[float] = (0.25, 0.5, 0.75),
+        params: SamplingParams | None = None,
+        samples: int = 1,
+        deadline: float | None = 60.0,
     ) -> None:
         """Fix what every arm is measured on.
 
@@ -75,12 +78,18 @@ class Study:
             dev: tasks on which temperatures are tuned.
             test: held-out task sets by name; "test" is the headline.
             temperatures: the grid.
+            params: decoding but for the temperature.
+            samples: episodes per task where decoding is not greedy.
+            deadline: seconds per episode.
         """
         self.run = run
         self.env = env
         self.dev = dev
         self.test = test
         self.temperatures = tuple(temperatures)
+        self.params = params or SamplingParams()
+        self.samples = samples
+        self.deadline = deadline
         self.arms: dict[str, Arm] = {}
 
     def arm(
@@ -129,15 +138,20 @@ class Study:
 
     async def _measure(self, policy: Policy) -> dict[str, Any]:
         seed = self.run.seed
-        sweep = await sweep_temperature(policy, self.dev, self.env, self.temperatures, seed=seed)
+        sweep = await sweep_temperature(
+            policy, self.dev, self.env, self.temperatures, seed=seed, params=self.params, samples=self.samples,
+            deadline=self.deadline,
+        )  # fmt: skip
         tuned = max(sweep, key=lambda t: sweep[t].success)
         at = {"greedy": 0.0, "tuned": tuned, "sampled": 1.0}
         scores: dict[str, dict[str, Any]] = {}
         for name, tasks in self.test.items():
             scores[name] = {}
             for mode in MODES:
-                params = SamplingParams(temperature=at[mode])
-                result = await evaluate(policy, tasks, self.env, params=params, seed=seed)
+                result = await evaluate(
+                    policy, tasks, self.env, params=replace(self.params, temperature=at[mode]), seed=seed,
+                    samples=1 if mode == "greedy" else self.samples, deadline=self.deadline,
+                )  # fmt: skip
                 scores[name][mode] = result.to_json()
                 self.run.spend(measure=result.env_steps)
         self.run.spend(measure=sum(e.env_steps for e in sweep.values()))

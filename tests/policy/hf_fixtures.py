@@ -19,7 +19,8 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-WORDS = "system user assistant tool red green blue what is it the sky says x s one two three".split()  # noqa: SIM905
+LETTERS = sorted(set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789<>_/|.,:;?!\n {}\"'[]()-+*=$#\\"))
+WORDS = "system user assistant tool red green blue what is it the sky says one two three".split()  # noqa: SIM905
 
 
 def folder(
@@ -29,8 +30,8 @@ def folder(
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789<>_/|.,:;?!\n ABCDEFGHIJKLMNOPQRSTUVWXYZ{}\"'[]-$"))
-    vocab = {t: i for i, t in enumerate(["<unk>", "<|im_start|>", "<|im_end|>", "</s>", *letters, *WORDS])}
+    vocab = {t: i for i, t in enumerate(["<unk>", "<|im_start|>", "<|im_end|>", "</s>", *LETTERS, *WORDS])}
+    assert len(vocab) == 4 + len(LETTERS) + len(WORDS)  # a word that is there twice would leave an id without a word
     raw = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     words = "|".join(sorted(WORDS, key=len, reverse=True))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(rf"(?:{words})(?![a-z0-9])|[\s\S]"), "isolated")

@@ -52,6 +52,7 @@ class HFPolicy(Policy):
         max_batch: int = 32,
         micro_tokens: int | None = None,
         chat_template: str | None = None,
+        otherwise: str | None = None,
         options: Mapping[str, Any] = {},
     ) -> Self:
         """Read a model.
@@ -69,6 +70,7 @@ class HFPolicy(Policy):
             max_batch: most requests decoded together.
             micro_tokens: padded tokens per micro-batch of the learner.
             chat_template: in place of the tokenizer's own.
+            otherwise: the chat template where the tokenizer has none of its own, as those of base models.
             options: given to the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
@@ -79,6 +81,8 @@ class HFPolicy(Policy):
         loaded = load(source, lora, dtype, device, seed)
         if chat_template is not None:
             loaded.tokenizer.chat_template = chat_template
+        elif not loaded.tokenizer.chat_template:
+            loaded.tokenizer.chat_template = otherwise
         body = Body(loaded.model)
         renderer = HFRenderer(loaded.tokenizer, name=str(source), ends=_ends(loaded.model), options=options)
         version = int(loaded.ours.get("version", 0))

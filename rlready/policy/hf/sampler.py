@@ -55,8 +55,8 @@ class HFSampler:
     """Samples from a Hugging Face model; implements `policy.base.Sampler`.
 
     One sampler serves one event loop at a time. New weights take effect with the next batch; one in flight ends with
-    those it began with. Sessions need no care:
-    prefixes are recognised by their tokens (`prefix.Prefixes`), whoever asks.
+    those it began with, so there is no `in_flight` to choose; nor is there a process of its own, which `policy.process`
+    refuses. Sessions need no care: prefixes are recognised by their tokens (`prefix.Prefixes`), whoever asks.
 
     Attributes:
         exact: decode each request alone.

@@ -66,12 +66,10 @@ def renderer() -> ChatRenderer:
     return ChatRenderer(word_tokenizer(words, ("<s>", ">", "<end>")), end="<end>")
 
 
-def demonstrations(tasks: Sequence[Task], render: Renderer) -> list[Row]:
+def demonstrations(tasks: Sequence[Task], render: Renderer, column: str = "solution") -> list[Row]:
     """Worked solutions as supervised rows."""
     return [
-        Row.from_segments(
-            [(render.render(task.prompt), 0.0), (render.encode_completion(str(task.data["solution"])), 1.0)]
-        )
+        Row.from_segments([(render.render(task.prompt), 0.0), (render.encode_completion(str(task.data[column])), 1.0)])
         for task in tasks
     ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,9 +19,11 @@ from rlready.algorithms.base import Algorithm, only_valid
 from rlready.algorithms.gae import assign_gae
 from rlready.algorithms.policy_gradient import PolicyGradient, Trust
 from rlready.algorithms.ppo import critic_loss, estimate_values, explained, normalize
+from rlready.envs.base import EnvFactory
 from rlready.errors import UserError
-from rlready.policy.base import Batch, Outputs, Policy, require_learner
+from rlready.policy.base import Batch, Outputs, Policy, SamplingParams, require_learner
 from rlready.rollout.compile import compile_groups
+from rlready.tasks.base import TaskSet
 from rlready.types import Group
 
 
@@ -94,6 +96,11 @@ class CriticPPO(PolicyGradient):
         out = copy.copy(self)
         object.__setattr__(out, "_critic", critic)
         return out
+
+    def bind(self, tasks: TaskSet, env: EnvFactory, params: SamplingParams | None = None) -> CriticPPO:
+        """A copy for one training, with the same critic."""
+        bound = replace(self)
+        return bound if self._critic is None else bound.with_critic(self._critic)
 
     async def credit(self, groups: list[Group], policy: Policy) -> None:
         """The critic's values, then advantages and returns, then normalisation."""

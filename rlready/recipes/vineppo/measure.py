@@ -111,18 +111,18 @@ def updates_ratio(arm: Curve, rivals: Sequence[Curve]) -> float:
     return NEVER if math.isnan(reached) else reached / steps
 
 
-def cost_table(curves: Mapping[str, Curve]) -> Table:
-    """Updates, tokens and seconds of each arm, with its accuracy on the way."""
+def cost_table(curves: Mapping[str, Curve], at: str = "T=1") -> Table:
+    """Updates, tokens and seconds of each arm, with its accuracy on the way, sampled `at` a temperature."""
     rows: list[list[str | float | int]] = [
         [name, round(c.steps[-1]), round(c.optimizer_steps), f"{c.tokens[-1] / 1e3:,.0f}k", round(c.seconds[-1]),
          percent(c.accuracy[0]), percent(c.best[0]), f"{c.best[1]:g}", percent(c.accuracy[-1])]
         for name, c in curves.items()
     ]  # fmt: skip
     columns = ["agent", "updates", "optimizer steps", "tokens", "seconds", "start", "best", "at update", "end"]
-    return Table("Cost, and accuracy at T=1 on dev tasks while learning", columns, rows)
+    return Table(f"Cost, and accuracy at {at} on dev tasks while learning", columns, rows)
 
 
-def draw_curves(path: Path, curves: Mapping[str, Curve]) -> str:
+def draw_curves(path: Path, curves: Mapping[str, Curve], at: str = "T=1") -> str:
     """Accuracy by share of the updates, by tokens and by seconds; returns the file's name."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -141,7 +141,7 @@ def draw_curves(path: Path, curves: Mapping[str, Curve]) -> str:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("accuracy on dev tasks, T=1")
+    figure.axes[0].set_ylabel(f"accuracy on dev tasks, {at}")
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(path)
     return path.name

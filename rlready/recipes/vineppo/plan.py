@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from rlready.recipes.local import memory, needs_cluster
 from rlready.recipes.registry import paper
+from rlready.recipes.vineppo.config import Full
 from rlready.run import Run
 from rlready.run_report import Report, Table
 
 # Parameters in billions, from the models' public configurations; accelerators as in the digest of the paper.
 MODELS = {"rho-math-1b": (1.10, "4 x A100 80 GB"), "deepseek-math-7b-base": (6.91, "8 x H100")}
-PROMPTS, GROUP_SIZE, MINIBATCH, EPOCHS, K = 64, 8, 64, 2, 9
-# Iterations, the cap of probed states (25 on GSM8K; on MATH a usual number of steps, ours), and tokens of an answer at
-# most.
+# Iterations of the paper, the cap of probed states (25 on GSM8K; on MATH a usual number of steps, ours), and tokens of
+# an answer at most.
 TASKS = {"MATH": (1000, 12, 1024), "GSM8K": (650, 25, 1024)}
 
 
@@ -24,8 +25,8 @@ def serving_gib(billions: float) -> float:
     return billions * 1e9 * 2 / 2**30
 
 
-def plan(run: Run) -> Report:
-    """Tables of what the full preset loads and samples; starts nothing."""
+def plan(run: Run, config: Full) -> Report:
+    """Tables of what the full preset loads and samples with these settings; starts nothing."""
     models = Table(
         "Models: GiB to serve, to train with a reference, and for PPO's critic besides",
         ("model", "size", "serve", "train", "critic", "machine"),
@@ -35,11 +36,11 @@ def plan(run: Run) -> Report:
             for name, (b, machine) in MODELS.items()
         ],
     )  # fmt: skip
-    episodes = PROMPTS * GROUP_SIZE
-    updates = episodes * EPOCHS // MINIBATCH
+    episodes = config.groups * config.group_size
+    updates = config.epochs * config.minibatches
     rows = []
     for name, (iterations, states, tokens) in TASKS.items():
-        samples = episodes * (1 + K * states)
+        samples = episodes * (1 + config.k * states)
         rows.append(
             (name, iterations, episodes, updates, f"{samples:,}", f"{iterations * samples * tokens / 2 / 1e9:,.0f}e9")
         )
@@ -53,6 +54,7 @@ def plan(run: Run) -> Report:
         "VinePPO at the paper's scale: the plan",
         tables=[
             models,
+            memory({name: b for name, (b, _) in MODELS.items()}),
             Table("VinePPO per model: answers, optimizer steps and samples (at most) per iteration", columns, rows),
             settings,
         ],
@@ -61,6 +63,6 @@ def plan(run: Run) -> Report:
             "once, and prefix caching spares most of the prompts, so both are upper bounds.",
             "Evaluated on the held-out problems of MATH and GSM8K, and on CollegeMath and OlympiadBench: 16 samples at "
             "T=0.35.",
-            "Running it needs vLLM serving, which this release does not have yet.",
+            needs_cluster(),
         ],
     )

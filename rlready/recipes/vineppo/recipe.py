@@ -12,24 +12,21 @@ were tuned for each arm on a seed that is not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from rlready.aio import run_sync
-from rlready.algorithms import GRPO, RLOO, SFT, Algorithm, RestEM, VinePPO
+from rlready.algorithms import Algorithm, RestEM
 from rlready.checkpoint import Stateful
-from rlready.curriculum.samplers import Uniform
 from rlready.doctor import Setup
 from rlready.envs.chat import ChatEnv
-from rlready.errors import UserError
-from rlready.evaluate import Evaluation, evaluate, evaluate_sync
-from rlready.policy.base import OptimizerConfig, Policy, SamplingParams, require_learner
+from rlready.policy.base import OptimizerConfig, Policy, require_learner
 from rlready.policy.tiny import TinyPolicy, clone_policy
 from rlready.recipes.study import Study
 from rlready.recipes.vineppo import chain
-from rlready.recipes.vineppo.config import SMOKE, Config
+from rlready.recipes.vineppo.arms import CRITIC, PARAMS, PPOS, VINE, arms, training, warm_start
+from rlready.recipes.vineppo.config import SMOKE, Config, Full
 from rlready.recipes.vineppo.critic import CriticPPO
+from rlready.recipes.vineppo.full import FULL, full_of
 from rlready.recipes.vineppo.measure import (
     Curve,
     Values,
@@ -41,18 +38,12 @@ from rlready.recipes.vineppo.measure import (
     updates_ratio,
 )
 from rlready.recipes.vineppo.plan import plan as plan_of
-from rlready.rollout.collect import Collector
 from rlready.run import Run
 from rlready.run_report import Report, Table
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
-from rlready.train import train
 from rlready.values import batches_of
 from rlready.values.draw import draw as draw_values
-
-VINE, PPOS, CRITIC = "VinePPO", ("PPO, lambda 1", "PPO, lambda 0.95"), "PPO, lambda 1"
-PARAMS = SamplingParams(temperature=1.0, max_tokens=chain.MAX_TOKENS)
-
 
 CONFIG = Config
 
@@ -81,7 +72,7 @@ def small(run: Run, config: Config | None = None) -> Report:
             critics[name] = clone_policy(start, OptimizerConfig(lr=config.lr.critic))
             algorithm = algorithm.with_critic(critics[name])
             parts["critic"] = require_learner(critics[name])
-        study.arm(name, policy, _training(run, policy, splits, algorithm, config), parts)
+        study.arm(name, policy, training(run, policy, splits, algorithm, config), parts)
     curves = {name: curve_of(run.dir, name) for name in policies}
 
     numbers, tables, unmeasured = _values(run, policies[CRITIC], critics[CRITIC], splits["dev"], config)
@@ -97,19 +88,13 @@ def small(run: Run, config: Config | None = None) -> Report:
     )
 
 
-def full(run: Run, plan: bool = False) -> Report:
-    """The paper's own scale: what it needs, with `--plan`.
+def full(run: Run, plan: bool = False, config: Full = FULL) -> Report:
+    """The paper's settings on a local checkpoint and local problems; with `--plan`, what they need.
 
     Raises:
-        UserError: it was asked to run; serving at that scale comes in a later release.
+        UserError: no model or no data was given, or it is not there.
     """
-    if plan:
-        return plan_of(run)
-    raise UserError(
-        "vineppo, preset full, draws tens of thousands of samples per update from a 1.1B or 7B model, which needs "
-        "vLLM serving, and this release does not have it yet. See what it will need: rlready run vineppo --preset full "
-        "--plan."
-    )
+    return plan_of(run, config) if plan else full_of(run, config)
 
 
 def setup(run: Run, config: Config | None = None) -> Setup:
@@ -124,82 +109,6 @@ def setup(run: Run, config: Config | None = None) -> Setup:
         policy, splits["train"], ChatEnv, algorithm, PARAMS, group_size=config.group_size, seed=run.seed,
         splits={name: splits[name] for name in ("dev", "test")}, name="vineppo",
     )  # fmt: skip
-
-
-def arms(config: Config, seed: int) -> dict[str, tuple[Algorithm, float]]:
-    """Every arm's algorithm and learning rate."""
-    # The KL as published: k3, its own gradient alone, clamped, summed over an answer's tokens.
-    shared: dict[str, Any] = {
-        "epochs": config.epochs, "minibatches": config.minibatches, "trust": "clip", "clip_low": config.clip,
-        "clip_high": config.clip, "kl": config.kl, "kl_gradient": "naive", "kl_average": "constant", "kl_clamp": 10.0,
-        "truncated": "zero", "seed": seed,
-    }  # fmt: skip
-    if not config.kl:
-        shared = {name: value for name, value in shared.items() if not name.startswith("kl")}
-    lr = config.lr
-    ppo = shared | {"value_clip": config.value_clip, "critic_epochs": config.critic_epochs}
-    return {
-        VINE: (VinePPO(k=config.k, steps=chain.STEPS, **shared), lr.vine),
-        PPOS[0]: (CriticPPO(lam=1.0, **ppo), lr.ppo),
-        PPOS[1]: (CriticPPO(lam=0.95, **ppo), lr.ppo),
-        "GRPO": (GRPO(**shared), lr.grpo),
-        "RLOO": (RLOO(**shared), lr.rloo),
-        "RestEM": (RestEM(seed=seed), lr.restem),
-    }
-
-
-def warm_start(run: Run, policy: Policy, splits: dict[str, TaskSet], config: Config) -> str | None:
-    """SFT on worked solutions until the accuracy at T=1 on dev tasks reaches `stop_at`; why it stopped short, if so."""
-    dev = splits["dev"].head(config.check_tasks)
-    rows = chain.demonstrations(splits["train"], policy.renderer)
-    reached = 0.0
-    with run.progress.track("SFT", 1) as bar:
-
-        def on_step(step: int, total: int, metrics: dict[str, float]) -> bool:
-            nonlocal reached
-            bar.total = total
-            bar.advance()
-            if step % config.check_every:
-                return False
-            policy.sync()
-            found = evaluate_sync(policy, dev, ChatEnv, params=PARAMS, seed=derive(run.seed, "sft check"))
-            reached = found.success
-            run.log(step, metrics | {"eval/success": reached})
-            return reached >= config.stop_at
-
-        SFT(seed=run.seed).fit_rows(
-            policy, rows, epochs=config.sft_epochs, batch_tokens=config.sft_tokens, on_step=on_step
-        )
-    if reached < config.stop_at:
-        return f"{config.sft_epochs} epochs brought {reached:.0%} at T=1, and {config.stop_at:.0%} were wanted"
-    return None
-
-
-def _training(
-    run: Run, policy: TinyPolicy, splits: dict[str, TaskSet], algorithm: Algorithm, config: Config
-) -> Callable[[], str | None]:
-    """The work that trains an arm: the same prompts for all, RestEM's in a few large batches."""
-    rounds = isinstance(algorithm, RestEM)
-    steps = config.rounds if rounds else config.iterations
-    groups = config.groups * config.iterations // steps
-    tasks, dev = splits["train"], splits["dev"].shuffle(run.seed).head(config.eval_tasks)
-
-    async def look(policy: Policy) -> Evaluation:
-        return await evaluate(policy, dev, ChatEnv, params=PARAMS, seed=run.seed)
-
-    def work() -> str | None:
-        require_learner(policy).freeze_reference()
-        collector = Collector(
-            policy, ChatEnv, tasks, Uniform(tasks, derive(run.seed, "prompts")), group_size=config.group_size,
-            params=PARAMS, seed=derive(run.seed, "rollouts"),
-        )  # fmt: skip
-        train(
-            policy, collector, algorithm.bind(tasks, ChatEnv, PARAMS), run, steps=steps, groups_per_step=groups,
-            evaluator=look, eval_every=1 if rounds else config.eval_every, save_every=config.eval_every,
-        )  # fmt: skip
-        return None
-
-    return work
 
 
 def _values(
