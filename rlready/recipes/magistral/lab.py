@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlready.aio import run_sync
@@ -23,54 +23,34 @@ from rlready.recipes.magistral.tasks import CODES, demonstrations, normal, probl
 from rlready.rewards import Classifier
 from rlready.rollout.collect import Collector
 from rlready.run import Run
+from rlready.scoring import RewardFn
 from rlready.seeds import derive
 from rlready.tasks.base import TaskSet
 from rlready.train import train
+from rlready.types import Trajectory
 
 
 @dataclass(frozen=True)
-class Config:
-    """Sizes and settings; those of the paper have their source in `paper.toml`, the others are ours.
+class Training:
+    """What RL in `small` and in `full` is set by; where it is the paper's, `paper.toml` says so.
 
     Attributes:
-        problems: drawn in all, before they are split.
-        demonstrations: answers that the policy is cloned from.
-        english: share of thoughts on problems in other languages that are in English in the demonstrations.
-        wordy: share of demonstrations that check themselves at length.
-        start_accuracy: cloning stops where sampled accuracy on dev tasks reaches this, so that every seed starts alike.
-        clone_epochs, clone_lr, clone_steps: passes over the demonstrations at most; learning rate, which falls to a
-            tenth over so many steps.
-        look_every, look_tasks: steps of cloning, and of RL, between two looks at so many dev tasks.
-        own_logs, filter_epochs: episodes of the cloned policy, and passes over the right ones, of filtered cloning.
-        pool, samples, planted: tasks that the difficulty filter judges, answers to each, and the share of them that
-            was given a wrong reference.
+        samples: answers per task by which the difficulty filter judges.
         groups, group_size, steps: prompts per batch, answers per prompt, updates.
-        lr, warmup: of RL: learning rate, and updates over which it rises; the optimizer starts afresh.
+        lr, warmup: learning rate, and updates over which it rises; the optimizer starts afresh.
         minibatches: optimizer steps per batch in the two arms that compare clips; one everywhere else.
         clip_low, clip_high: of the ratio; the symmetric arm has `clip_low` on both sides.
         refill: groups without signal that are replaced, per group of a batch.
         l_max, l_cache, max_tokens: limits of the soft length penalty, and where answers are cut off.
         bonus: for one language throughout.
+        temperature: of rollouts.
         max_lag: updates that the asynchronous generator may run ahead.
+        looks, look_tasks: looks at so many dev tasks during RL, in all.
+        checkpoints: written during RL, in all.
+        dev_tasks, test_tasks: held-out tasks measured.
     """
 
-    problems: int = 16000
-    demonstrations: int = 9000
-    english: float = 0.4
-    wordy: float = 0.15
-    start_accuracy: float = 0.55
-    clone_epochs: int = 5
-    clone_lr: float = 2e-3
-    clone_steps: int = 2400
-    batch_tokens: int = 1024
-    look_every: int = 50
-    look_tasks: int = 100
-    own_logs: int = 3000
-    filter_epochs: int = 2
-    filter_lr: float = 3e-4
-    pool: int = 480
     samples: int = 16
-    planted: float = 0.1
     groups: int = 16
     group_size: int = 8
     steps: int = 100
@@ -84,9 +64,47 @@ class Config:
     l_cache: int = 16
     max_tokens: int = 112
     bonus: float = 0.1
+    temperature: float = 1.0
     max_lag: int = 1
+    looks: int = 10
+    look_tasks: int = 100
+    checkpoints: int = 4
     dev_tasks: int = 150
     test_tasks: int = 600
+
+
+@dataclass(frozen=True)
+class Config(Training):
+    """The small preset's sizes and settings, ours.
+
+    Attributes:
+        problems: drawn in all, before they are split.
+        demonstrations: answers that the policy is cloned from.
+        english: share of thoughts on problems in other languages that are in English in the demonstrations.
+        wordy: share of demonstrations that check themselves at length.
+        start_accuracy: cloning stops where sampled accuracy on dev tasks reaches this, so that every seed starts alike.
+        clone_epochs, clone_lr, clone_steps: passes over the demonstrations at most; learning rate, which falls to a
+            tenth over so many steps.
+        look_every: steps of cloning between two looks at dev tasks.
+        own_logs, filter_epochs: episodes of the cloned policy, and passes over the right ones, of filtered cloning.
+        pool, planted: tasks that the difficulty filter judges, and the share of them that was given a wrong reference.
+    """
+
+    problems: int = 16000
+    demonstrations: int = 9000
+    english: float = 0.4
+    wordy: float = 0.15
+    start_accuracy: float = 0.55
+    clone_epochs: int = 5
+    clone_lr: float = 2e-3
+    clone_steps: int = 2400
+    batch_tokens: int = 1024
+    look_every: int = 50
+    own_logs: int = 3000
+    filter_epochs: int = 2
+    filter_lr: float = 3e-4
+    pool: int = 480
+    planted: float = 0.1
     model: TinyConfig = field(
         default_factory=lambda: TinyConfig(dim=128, layers=3, heads=4, kv_heads=1, max_len=320, value_head=False)
     )
@@ -134,27 +152,108 @@ class Way:
     apart: bool = False
 
 
-@dataclass
-class Lab:
-    """What all arms share: problems, tokenizer, reward, and the way they are trained."""
+class Trainer:
+    """RL as the paper has it, for tiny and for large policies alike.
 
-    run: Run
-    config: Config
+    Attributes:
+        run: keeps all.
+        config: settings.
+        sets: problems by split, paid with the bonus; "dev" is looked at during RL.
+        params: of rollouts.
+        deadline: seconds per answer.
+    """
 
-    def __post_init__(self) -> None:
-        """Draw the problems and load the classifier, so that a missing package is told at once."""
-        c = self.config
-        self.tell = Classifier(CODES)
-        self.tell("Is everything here that is needed?")
-        sets = problems(c.problems, derive(self.run.seed, "problems"))
-        self.sets = {name: self.paid(each, c.bonus) for name, each in sets.items()}
-        self.test = self.sets["test"].head(c.test_tasks)
-        self.params = SamplingParams(temperature=1.0, max_tokens=c.max_tokens, entropy=True)
-        self.renderer = ChatRenderer(word_tokenizer(vocabulary(), specials=("<s>", ">", "<end>")), end="<end>")
+    def __init__(self, run: Run, config: Training, sets: Mapping[str, TaskSet], *, deadline: float = 60.0) -> None:
+        """Take problems; `paid` rewards them."""
+        self.run, self.training, self.deadline = run, config, deadline
+        self.params = SamplingParams(temperature=config.temperature, max_tokens=config.max_tokens, entropy=True)
+        self.sets = {name: self.paid(each, config.bonus) for name, each in sets.items()}
+
+    def reward(self, bonus: float) -> RewardFn:
+        """The reward with this bonus for one language."""
+        raise NotImplementedError
+
+    def answer(self, trajectory: Trajectory) -> str:
+        """An answer in normal form, by which the difficulty filter tells which ones agree."""
+        raise NotImplementedError
 
     def paid(self, tasks: TaskSet, bonus: float) -> TaskSet:
         """The same tasks under the reward with this bonus."""
-        return TaskSet(tasks, reward(self.config.l_max, self.config.l_cache, bonus, self.tell), name=tasks.name)
+        return TaskSet(tasks, self.reward(bonus), name=tasks.name)
+
+    def algorithm(self, way: Way | None = None) -> Magistral:
+        """The paper's loss: deviation over the update, mean over a group's tokens, clip-higher, no KL."""
+        c, way = self.training, way or Way()
+        return Magistral(
+            clip_low=c.clip_low,
+            clip_high=c.clip_high if way.clip_high is None else way.clip_high,
+            minibatches=way.minibatches,
+            seed=self.run.seed,
+        )
+
+    def rl(self, policy: Policy, tasks: TaskSet, way: Way | None = None) -> None:
+        """One arm: the same code in one process, or with the generator in a process of its own."""
+        c, run, way = self.training, self.run, way or Way()
+        paid = self.paid(tasks, c.bonus if way.bonus is None else way.bonus)
+        dev = self.sets["dev"].head(c.look_tasks)
+
+        async def watch(watched: Policy) -> Look:
+            return await look(watched, dev, self.params, run.seed, self.deadline)
+
+        with in_process(policy, in_flight="keep") if way.apart else contextlib.nullcontext(policy) as acting:
+            collector = Collector(
+                acting,
+                ChatEnv,
+                paid,
+                Gated(Uniform(paid, derive(run.seed, "prompts")), ZeroSignal(refill=c.refill)),
+                group_size=c.group_size,
+                params=self.params,
+                seed=derive(run.seed, "rl"),
+                deadline=self.deadline,
+                max_refills=c.refill,
+                max_lag=c.max_lag if way.apart else 0,
+            )
+            train(
+                acting,
+                collector,
+                self.algorithm(way),
+                run,
+                steps=c.steps,
+                groups_per_step=c.groups,
+                evaluator=watch,
+                eval_every=0 if way.apart else max(1, c.steps // c.looks),
+                save_every=max(1, c.steps // c.checkpoints),
+            )
+
+    def graded(self, name: str, policy: Policy, pool: TaskSet, decide: Callable[..., Filtered]) -> Filtered:
+        """A pass of the difficulty filter, in a stage."""
+        with self.run.stage(name) as stage:
+            if not stage.done:
+                work = grade(policy, pool, ChatEnv, answer=self.answer, samples=self.training.samples,
+                             params=self.params, seed=derive(self.run.seed, name), deadline=self.deadline)  # fmt: skip
+                stage.result["filtered"] = decide(run_sync(work)).to_json()
+        return Filtered.from_json(stage.result["filtered"])
+
+
+class Lab(Trainer):
+    """What all arms of the small preset share: problems, tokenizer, reward, and the way they are trained."""
+
+    def __init__(self, run: Run, config: Config) -> None:
+        """Draw the problems and load the classifier, so that a missing package is told at once."""
+        self.config = config
+        self.tell = Classifier(CODES)
+        self.tell("Is everything here that is needed?")
+        super().__init__(run, config, problems(config.problems, derive(run.seed, "problems")))
+        self.test = self.sets["test"].head(config.test_tasks)
+        self.renderer = ChatRenderer(word_tokenizer(vocabulary(), specials=("<s>", ">", "<end>")), end="<end>")
+
+    def reward(self, bonus: float) -> RewardFn:
+        """With numbers written by place."""
+        return reward(self.config.l_max, self.config.l_cache, bonus, self.tell)
+
+    def answer(self, trajectory: Trajectory) -> str:
+        """The number in the box, as digits."""
+        return normal(trajectory)
 
     def policy(self) -> TinyPolicy:
         """A policy that knows nothing."""
@@ -177,58 +276,6 @@ class Lab:
         c, right = self.config, own.successes.rows
         if right:
             clone(self.run, policy, right, epochs=c.filter_epochs, batch_tokens=c.batch_tokens, label="clone")
-
-    def algorithm(self, way: Way | None = None) -> Magistral:
-        """The paper's loss: deviation over the update, mean over a group's tokens, clip-higher, no KL."""
-        c, way = self.config, way or Way()
-        return Magistral(
-            clip_low=c.clip_low,
-            clip_high=c.clip_high if way.clip_high is None else way.clip_high,
-            minibatches=way.minibatches,
-            seed=self.run.seed,
-        )
-
-    def rl(self, policy: Policy, tasks: TaskSet, way: Way | None = None) -> None:
-        """One arm: the same code in one process, or with the generator in a process of its own."""
-        c, run, way = self.config, self.run, way or Way()
-        paid = self.paid(tasks, c.bonus if way.bonus is None else way.bonus)
-        dev = self.sets["dev"].head(c.look_tasks)
-
-        async def watch(watched: Policy) -> Look:
-            return await look(watched, dev, self.params, run.seed)
-
-        with in_process(policy, in_flight="keep") if way.apart else contextlib.nullcontext(policy) as acting:
-            collector = Collector(
-                acting,
-                ChatEnv,
-                paid,
-                Gated(Uniform(paid, derive(run.seed, "prompts")), ZeroSignal(refill=c.refill)),
-                group_size=c.group_size,
-                params=self.params,
-                seed=derive(run.seed, "rl"),
-                max_refills=c.refill,
-                max_lag=c.max_lag if way.apart else 0,
-            )
-            train(
-                acting,
-                collector,
-                self.algorithm(way),
-                run,
-                steps=c.steps,
-                groups_per_step=c.groups,
-                evaluator=watch,
-                eval_every=0 if way.apart else max(1, c.steps // 10),
-                save_every=max(1, c.steps // 4),
-            )
-
-    def graded(self, name: str, policy: Policy, pool: TaskSet, decide: Callable[..., Filtered]) -> Filtered:
-        """A pass of the difficulty filter, in a stage."""
-        with self.run.stage(name) as stage:
-            if not stage.done:
-                work = grade(policy, pool, ChatEnv, answer=normal, samples=self.config.samples, params=self.params,
-                             seed=derive(self.run.seed, name))  # fmt: skip
-                stage.result["filtered"] = decide(run_sync(work)).to_json()
-        return Filtered.from_json(stage.result["filtered"])
 
     def start(self, base: Policy) -> TinyPolicy:
         """A copy of the cloned policy, with a fresh optimizer for RL."""

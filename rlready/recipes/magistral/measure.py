@@ -53,14 +53,16 @@ class Look:
     """A glance at dev tasks at temperature 1; what `train` calls an evaluation.
 
     Attributes:
-        success, consistency, formed, length: shares of right answers, of answers in one language, and in form; mean
-            tokens.
+        success, consistency, formed, long: shares of right answers, of answers in one language, in form, and with a
+            length penalty.
+        length: mean tokens.
         env_steps: episodes it took.
     """
 
     success: float
     consistency: float
     formed: float
+    long: float
     length: float
     env_steps: int
 
@@ -71,15 +73,18 @@ class Look:
         return out
 
 
-async def look(policy: Policy, tasks: TaskSet, params: SamplingParams, seed: int) -> Look:
+async def look(
+    policy: Policy, tasks: TaskSet, params: SamplingParams, seed: int, deadline: float | None = 60.0
+) -> Look:
     """Play every task once."""
     actor = PolicyActor(policy, params, derive(seed, "look"))
-    played = await play_many(tasks, ChatEnv, actor, list(tasks), derive(seed, "look"))
+    played = await play_many(tasks, ChatEnv, actor, list(tasks), derive(seed, "look"), deadline=deadline)
     valid = [t for t in played if not t.excluded]
     return Look(
         success=_mean([float(t.success) for t in valid]),
         consistency=_mean([t.scores.get("language/same", 0.0) for t in valid]),
         formed=_mean([t.scores.get("format", 0.0) for t in valid]),
+        long=_mean([t.scores.get("length/over", 0.0) for t in valid]),
         length=_mean([float(t.length) for t in valid]),
         env_steps=len(played),
     )

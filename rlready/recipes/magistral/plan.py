@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlready.errors import UserError
+from rlready.recipes.local import memory, needs_cluster
+from rlready.recipes.magistral.full import Full
 from rlready.recipes.registry import paper
 from rlready.run import Run
 from rlready.run_report import Report, Table
@@ -24,21 +25,23 @@ def serving_gib(billions: float) -> float:
     return billions * 1e9 * 2 / GIB
 
 
-def plan(run: Run, only_plan: bool) -> Report:
-    """Tables of what the full preset loads and does; starts nothing.
+def machine(billions: float) -> int:
+    """GPUs of 80 GB, by powers of two: the training's memory and as many again that serve, a third of room besides."""
+    gpus = 2
+    while gpus / 2 * 80 < max(training_gib(billions), serving_gib(billions)) * 4 / 3:
+        gpus *= 2
+    return gpus
 
-    Raises:
-        UserError: it was asked to run; the serving it needs comes in a later release.
-    """
-    if not only_plan:
-        raise UserError(
-            "magistral, preset full, needs vLLM serving on several GPUs, which this release does not have yet. "
-            "See what it will need: rlready run magistral --preset full --plan."
-        )
+
+def plan(run: Run, config: Full) -> Report:
+    """Tables of what the full preset loads and does with these settings; starts nothing."""
     models = Table(
-        "Models",
-        ("model", "parameters", "serve, GiB", "train, GiB"),
-        [(name, f"{b:.1f}B", f"{serving_gib(b):.0f}", f"{training_gib(b):.0f}") for name, b in MODELS.items()],
+        "Models, and the least machine for trainer and generators at the paper's scale",
+        ("model", "parameters", "serve, GiB", "train, GiB", "machine"),
+        [
+            (name, f"{b:.1f}B", f"{serving_gib(b):.0f}", f"{training_gib(b):.0f}", f"{machine(b)} x H100 80 GB")
+            for name, b in MODELS.items()
+        ],
     )
     schedule = Table(
         "Schedule: the limit on length grows, and what is in flight shrinks as keys and values take more memory",
@@ -48,6 +51,22 @@ def plan(run: Run, only_plan: bool) -> Report:
             for i, (tokens, flight, batch) in enumerate(STAGES, 1)
         ],
     )
+    batch = config.groups * config.group_size
+    total = config.steps * batch
+    tokens = f"{total * config.max_tokens / 1e9:,.0f}e9"
+    asked = Table(
+        "As set: one stage of the schedule is one run",
+        ("most tokens of an answer", "answers per batch", "updates", "answers of RL", "tokens in all, at most"),
+        [
+            (
+                f"{config.max_tokens:,}",
+                f"{batch:,}",
+                config.steps,
+                f"{flat:,}",
+                f"{flat * config.max_tokens / 1e9:,.0f}e9",
+            )
+        ],
+    )
     settings = Table(
         "Settings and their source",
         ("setting", "value", "source"),
@@ -55,10 +74,11 @@ def plan(run: Run, only_plan: bool) -> Report:
     )
     return run.report(
         "Magistral at the paper's scale: the plan",
-        tables=[models, schedule, settings],
+        tables=[models, memory(MODELS), asked, schedule, settings],
         notes=[
-            "Data: DeepScaleR-like mathematics and code with tests; answers are graded by `rewards.math` and by "
-            "running tests.",
-            "Running it needs vLLM serving on several GPUs, which this release does not have yet.",
+            "Data: DeepScaleR-like mathematics with a tenth of the problems translated; answers are graded by "
+            "`rewards.math`. Code with tests is left out.",
+            f"The difficulty filter draws {config.samples} answers to every problem, before RL and after it.",
+            needs_cluster(),
         ],
     )

@@ -17,6 +17,7 @@ from rlready.envs.chat import ChatEnv
 from rlready.policy.base import OptimizerConfig, Policy
 from rlready.policy.tiny import clone_policy
 from rlready.recipes.logs import play_logs
+from rlready.recipes.magistral.full import FULL, Full, full_of
 from rlready.recipes.magistral.lab import SMOKE, Config, Lab, Way
 from rlready.recipes.magistral.measure import Names, Spoken, draw_curves, judged, spoken
 from rlready.recipes.magistral.plan import plan as plan_of
@@ -109,10 +110,10 @@ def setup(run: Run, config: Config | None = None) -> Setup:
     )  # fmt: skip
 
 
-def full(run: Run, plan: bool = False) -> Report:
-    """The paper's own scale: what it needs, with `--plan`.
+def full(run: Run, plan: bool = False, config: Full = FULL) -> Report:
+    """The paper's settings on a local checkpoint and local problems; with `--plan`, what they need.
 
     Raises:
-        UserError: it was asked to run.
+        UserError: no model or no data was given, or it is not there.
     """
-    return plan_of(run, plan)
+    return plan_of(run, config) if plan else full_of(run, config)

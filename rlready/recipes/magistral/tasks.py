@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rlready.recipes.magistral.languages import KINDS, LANGUAGES, NAMES, Language
 from rlready.rewards import ThinkFormat, answer_of, compose, same_language, soft_length, think_format, verify_number
@@ -168,21 +168,37 @@ def correct() -> RewardFn:
     return declare(correct, name="correct", columns=["answer"])
 
 
-def reward(l_max: int, l_cache: int, bonus: float = 0.1, classify: Classify | None = None) -> RewardFn:
+def reward(
+    l_max: int,
+    l_cache: int,
+    bonus: float = 0.1,
+    classify: Classify | None = None,
+    *,
+    languages: Sequence[str] = CODES,
+    form: ThinkFormat = FORM,
+    right: RewardFn | None = None,
+) -> RewardFn:
     """The paper's reward: format gate 0.1, correctness 0.9, soft length penalty, language bonus.
 
-    With a bonus of 0 the language is measured and not paid.
+    With a bonus of 0 the language is measured and not paid; without languages it is not looked at.
+
+    Args:
+        l_max: tokens at which the length penalty is whole.
+        l_cache: tokens below `l_max` within which it grows.
+        bonus: for one language throughout.
+        classify: text to language.
+        languages: to be told apart.
+        form: of answers.
+        right: what correctness is; None: numbers written by place.
     """
-    return compose(
-        {
-            "format": (0.1, think_format(FORM)),
-            "correct": (0.9, correct()),
-            "length": soft_length(l_max, l_cache),
-            "language": (bonus, same_language(CODES, FORM, classify=classify)),
-        },
-        stops=["format"],
-        verdict="correct",
-    )
+    parts: dict[str, RewardFn | tuple[float, RewardFn]] = {
+        "format": (0.1, think_format(form)),
+        "correct": (0.9, right or correct()),
+        "length": soft_length(l_max, l_cache),
+    }
+    if languages:
+        parts["language"] = (bonus, same_language(languages, form, classify=classify))
+    return compose(parts, stops=["format"], verdict="correct")
 
 
 class Lexicon:
