@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -61,11 +60,13 @@ def test_the_loss_is_the_papers(tmp_path: Path) -> None:
     assert algorithm.max_lag >= recipe.Config().max_lag
 
 
-def test_full_is_planned_and_refuses_to_run(tmp_path: Path) -> None:
+def test_full_plans_without_a_model_and_says_what_it_needs(tmp_path: Path) -> None:
     with Run.create("full", None, root=tmp_path, progress="quiet") as run:
         plan = recipe.full(run, plan=True)
-        assert {row[0] for row in plan.tables[0].rows} >= {"Mistral-Small-3 24B", "Qwen3-8B"}
-        with pytest.raises(UserError, match="--plan"):
+        machines = {row[0]: row[-1] for row in plan.tables[0].rows}
+        assert machines["Mistral-Small-3 24B"] == "16 x H100 80 GB" and "Qwen3-8B" in machines
+        asked = plan.tables[2].rows[0]
+        assert asked[1] == "2,048" and asked[3] == f"{300 * 128 * 16:,}"
+        with pytest.raises(UserError, match="no model is given"):
             recipe.full(run)
     assert json.loads((tmp_path / "full-1" / "report.json").read_text())["title"].startswith("Magistral")
-    assert not math.isnan(float(plan.tables[0].rows[0][2]))

@@ -10,7 +10,6 @@ import pytest
 
 from rlready.algorithms import Magistral
 from rlready.checkpoint import load_state
-from rlready.errors import UserError
 from rlready.policy.hf import HFPolicy
 from rlready.recipes.magistral import recipe
 from rlready.recipes.magistral.full import Full, proved
@@ -90,3 +89,18 @@ def test_two_updates_end_to_end_and_a_resumed_run_is_the_same(
         again = recipe.full(run, config=config)
     same_run(folder, tmp_path / "b" / "full-1", "checkpoints/magistral/step-00000002", "learner")
     assert again.metrics["test/magistral/tuned"] == report.metrics["test/magistral/tuned"]
+
+
+def test_right_is_what_is_proved_of_the_box_behind_the_thoughts() -> None:
+    task = Task.of("What is one half?", answer="\\frac{1}{2}")
+
+    def judged(text: str, form: ThinkFormat | None = None) -> Verdict:
+        score = proved(form or ThinkFormat(), "answer")(task, Trajectory(task, [Turn([0], [1], text=text)]))  # type: ignore[operator]
+        return score.verdict  # type: ignore[no-any-return]
+
+    assert judged(r"<think>It is \boxed{3}.</think> So \boxed{0.5}") is Verdict.RIGHT
+    assert judged(r"<think>It is \boxed{0.5}.</think> So \boxed{2}") is Verdict.WRONG
+    assert judged(r"<think>It is \boxed{0.5}.</think> So it is.") is Verdict.NO_ANSWER
+    loose = ThinkFormat("[THINK]", "[/THINK]", "any")
+    assert judged("[THINK]It is 3.[/THINK] The answer is 1/2.", loose) is Verdict.RIGHT
+    assert judged("[THINK]It is 1/2.[/THINK] The answer is 3.", loose) is Verdict.WRONG

@@ -251,12 +251,15 @@ def test_a_gradient_that_is_always_0_is_a_note_and_the_others_are_measured(tmp_p
     assert values.sums < 1e-9
 
 
-def test_full_is_planned_and_refuses_to_run(tmp_path: Path) -> None:
+def test_full_plans_without_a_model_and_says_what_it_needs(tmp_path: Path) -> None:
     with Run.create("full", None, root=tmp_path, progress="quiet") as run:
         plan = recipe.full(run, plan=True)
-        assert {row[0] for row in plan.tables[0].rows} == {"rho-math-1b", "deepseek-math-7b-base"}
-        gsm8k = next(row for row in plan.tables[1].rows if row[0] == "GSM8K")
+        machines = {row[0]: row[-1] for row in plan.tables[0].rows}
+        assert machines == {"rho-math-1b": "4 x A100 80 GB", "deepseek-math-7b-base": "8 x H100"}
+        here = {row[0]: row[1:] for row in plan.tables[1].rows}  # 24 bytes a weight, in GiB
+        assert here["rho-math-1b"] == ("25", "2", "40 GB") and here["deepseek-math-7b-base"][0] == "154"
+        gsm8k = next(row for row in plan.tables[2].rows if row[0] == "GSM8K")
         assert gsm8k[3] == 16 and gsm8k[4] == f"{512 * (1 + 9 * 25):,}"
-        assert not any(math.isnan(x) for row in plan.tables[1].rows for x in row if isinstance(x, float))
-        with pytest.raises(UserError, match="--plan"):
+        assert recipe.full(run, plan=True, config=replace(recipe.FULL, k=1)).tables[2].rows[1][4] == f"{512 * 26:,}"
+        with pytest.raises(UserError, match="no model is given"):
             recipe.full(run)

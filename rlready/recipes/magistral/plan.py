@@ -57,15 +57,7 @@ def plan(run: Run, config: Full) -> Report:
     asked = Table(
         "As set: one stage of the schedule is one run",
         ("most tokens of an answer", "answers per batch", "updates", "answers of RL", "tokens in all, at most"),
-        [
-            (
-                f"{config.max_tokens:,}",
-                f"{batch:,}",
-                config.steps,
-                f"{flat:,}",
-                f"{flat * config.max_tokens / 1e9:,.0f}e9",
-            )
-        ],
+        [(f"{config.max_tokens:,}", f"{batch:,}", config.steps, f"{total:,}", tokens)],
     )
     settings = Table(
         "Settings and their source",
