@@ -59,8 +59,8 @@ class Gap:
         return cls(float(np.abs(d).mean()), float(np.abs(d).max()), kl, *where[worst])
 
     def bad(self, single: bool) -> bool:
-        """Beyond rounding: 1e-4 nats on average in single precision, a KL of 0.01 in lower ones (10b's table)."""
-        return self.mean > 1e-4 if single else self.kl > 1e-2
+        """Beyond rounding: in single precision 1e-4 nats on average or a KL of 1e-6, in lower ones a KL of 0.01."""
+        return (self.mean > 1e-4 or self.kl > 1e-6) if single else self.kl > 1e-2
 
     def __str__(self) -> str:
         """In words."""
