@@ -38,6 +38,7 @@ from rlready.envs.chat import ChatEnv  # noqa: E402
 from rlready.policy.base import OptimizerConfig, Policy, SamplingParams, require_learner  # noqa: E402
 from rlready.policy.tiny import load_policy, save_policy  # noqa: E402
 from rlready.rollout.collect import Collector  # noqa: E402
+from rlready.rollout.steps import StepRule  # noqa: E402
 from rlready.seeds import rng  # noqa: E402
 from rlready.tasks.base import TaskSet  # noqa: E402
 from rlready.types import Message, Row, Score, Task, Trajectory  # noqa: E402
@@ -54,6 +55,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "luspo": {"constant": 24.0},
     "sft": {"only_right": True},
     "mixed": {"by": "rloo"},
+    "vineppo": {"steps": StepRule(kind="every", size=2)},  # a step of the working is a digit and a sum
 }
 DEMONSTRATIONS = 256
 """Worked answers to further tasks, which "mixed" alone is given."""
