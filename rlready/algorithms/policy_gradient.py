@@ -226,13 +226,24 @@ class PolicyGradient(Algorithm):
         """As `Algorithm.update`; costs of a KL in the reward are there before credit, and deducted after it."""
         groups = only_valid(groups)
         if self.drop_uniform:
-            groups = [group for group in groups if centre([self.reward(t) for t in group]).any()]
+            groups = self._spread(groups)
         in_reward = bool(self.kl) and self.kl_in == "reward"
         noted = await beside(policy, kl_terms.charge, policy, groups, self.kl) if in_reward else {}
         await self.credit(groups, policy)
         if in_reward and not self.reads_costs:
             kl_terms.deduct(groups)
         return await beside(policy, lambda: self.fit(policy, self.compile(groups))) | noted
+
+    def _spread(self, groups: Sequence[Group]) -> list[Group]:
+        """Groups whose rewards differ; the advantages of the others are 0."""
+        kept = []
+        for group in groups:
+            if centre([self.reward(t) for t in group]).any():
+                kept.append(group)
+                continue
+            for trajectory in group:
+                trajectory.assign(0.0)
+        return kept
 
     def compile(self, groups: Sequence[Group]) -> list[Row]:
         """Rows; those of masked answers are left out, and only right answers are imitated."""

@@ -8,13 +8,13 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from rlready.algorithms import ALGORITHMS, Algorithm
+from rlready.algorithms import ALGORITHMS, SFT, Algorithm
 from rlready.envs.base import Env, EnvFactory
 from rlready.errors import UserError, did_you_mean
 from rlready.policy.base import OptimizerConfig
@@ -98,11 +98,34 @@ class TrainConfig:
 
 
 def config_type(algorithm: str) -> type[Any]:
-    """`TrainConfig` with the fields of a known algorithm under its name."""
-    name = algorithm.lower()
-    kind = ALGORITHMS[name]
-    extra: list[tuple[str, Any, Any]] = [(name, kind, field(default_factory=kind))]
+    """`TrainConfig` with the fields of a known algorithm under its name, see `table_of`."""
+    kind = ALGORITHMS[algorithm.lower()]
+    extra: list[tuple[str, Any, Any]] = [(table_of(algorithm), kind, field(default_factory=kind))]
     return make_dataclass("TrainConfig", extra, bases=(TrainConfig,), frozen=True)
+
+
+def table_of(algorithm: str) -> str:
+    """The name of an algorithm's table in a configuration: its own, but "reinforcepp" for "reinforce++"."""
+    return algorithm.lower().replace("+", "p")
+
+
+def spelled(algorithm: str, overrides: Sequence[str]) -> list[str]:
+    """`key=value` with the algorithm's name in keys turned into that of its table."""
+    name = algorithm.lower()
+    return [table_of(name) + o[len(name) :] if o.lower().startswith(f"{name}.") else o for o in overrides]
+
+
+def settings_of(
+    algorithm: str, config: Path | None = None, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+) -> Any:
+    """`rlready.config.load` for a known algorithm, whose name may be written in keys as it is.
+
+    Raises:
+        UserError: as `load`.
+    """
+    from rlready.config import load
+
+    return load(config_type(algorithm), config, spelled(algorithm, overrides), table=table)
 
 
 @dataclass
@@ -265,17 +288,13 @@ def blamed(place: str) -> Iterator[None]:
 
 
 def check_algorithm(name: str) -> None:
-    """Refuse what learns from demonstrations, since training here is on the policy's own episodes.
+    """Refuse a name that is not one.
 
     Raises:
-        UserError: no such algorithm, or one without a policy stream.
+        UserError: no such algorithm; names the nearest.
     """
-    kind = ALGORITHMS.get(name.lower())
-    if kind is None:
+    if name.lower() not in ALGORITHMS:
         raise did_you_mean("algorithm", name, ALGORITHMS, see="rlready algorithms")
-    if "policy" not in kind().streams:
-        others = ", ".join(n for n, k in ALGORITHMS.items() if "policy" in k().streams)
-        raise UserError(f"{name} learns from demonstrations, and rlready train has none. Use one of {others}.")
 
 
 def check_model(model: str) -> None:
@@ -296,9 +315,14 @@ def check_settings(config: TrainConfig, algorithm: str) -> None:
 
     Raises:
         UserError: an algorithm that compares the episodes of a group has groups of one; max_lag is above what the
-            algorithm tolerates.
+            algorithm tolerates; cloning would be of all that the policy says.
     """
     chosen = algorithm_of(config, algorithm)
+    if isinstance(chosen, SFT) and not chosen.only_right:
+        raise UserError(
+            f"{algorithm} would clone all answers, right or wrong; set {algorithm}.only_right=true, or use "
+            "another algorithm: rlready algorithms."
+        )
     check_lag(chosen, config.max_lag)
     check_group(chosen, config.group_size)
 
@@ -358,7 +382,7 @@ def same_target(a: str, b: str) -> bool:
 
 def algorithm_of(config: Any, name: str) -> Algorithm:
     """The algorithm that a configuration made by `config_type` holds."""
-    found = getattr(config, name.lower())
+    found = getattr(config, table_of(name))
     assert isinstance(found, Algorithm)
     return found
 
@@ -393,7 +417,6 @@ def restore(name: str, root: str) -> Restored:
         UserError: there is no such run, it was made by a recipe, or it has no checkpoint yet.
     """
     from rlready.checkpoint import load_checkpoint
-    from rlready.config import load
     from rlready.policy.base import require_learner
     from rlready.run_read import load_run
 
@@ -406,7 +429,7 @@ def restore(name: str, root: str) -> Restored:
     if not folders:
         raise UserError(f"Run {loaded.name} has no checkpoint yet.")
     by = str(loaded.header["algorithm"])
-    settings = load(config_type(by), table=loaded.config)
+    settings = settings_of(by, table=loaded.config)
     found = subject(loaded.header["tasks"], loaded.header.get("env"))
     policy = policy_of(found, settings, int(loaded.header["seed"]), loaded.dir)
     algorithm = algorithm_of(settings, by)

@@ -117,13 +117,12 @@ def _setup(
             raise UserError(f"{target} is a whole set-up: change its fields there, not on the command line.")
         return found
 
-    from rlready.config import load
     from rlready.policy.base import SamplingParams
 
     build.check_model(model)
     name = (algorithm or "grpo").lower()
     build.check_algorithm(name)
-    settings = load(build.config_type(name), config, overrides)
+    settings = build.settings_of(name, config, overrides)
     subject = build.subject(target, env)
     policy = build.policy_of(subject, settings, seed, folder)
     return Setup(

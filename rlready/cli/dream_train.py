@@ -123,11 +123,11 @@ def train(
     own: Any = kind() if algorithm == "ppo" else kind(minibatches=2)
     settings_type = make_dataclass(
         "DreamTrainConfig",
-        [(algorithm, kind, field(default_factory=lambda: own))],
+        [(build.table_of(algorithm), kind, field(default_factory=lambda: own))],
         bases=(DreamTrainConfig,),
         frozen=True,
     )
-    settings: Any = load(settings_type, config, overrides or [], table=_stored(resume, root))
+    settings: Any = load(settings_type, config, build.spelled(algorithm, overrides or []), table=_stored(resume, root))
     if show_config:
         print_json(to_dict(settings)) if as_json else typer.echo(to_toml(settings), nl=False)
         return
@@ -160,8 +160,8 @@ def train(
             f"seed {run.seed}"
         )
         outcome = train_in_dream(
-            loaded, agent, getattr(settings, algorithm), run, settings, real=side, budget=real_budget, verifier=score,
-            force=force, cloned=cloned,
+            loaded, agent, build.algorithm_of(settings, algorithm), run, settings, real=side, budget=real_budget,
+            verifier=score, force=force, cloned=cloned,
         )  # fmt: skip
         if hasattr(agent, "save"):
             agent.save(run.dir / "model")

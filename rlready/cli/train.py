@@ -66,7 +66,7 @@ def train(
     - `rlready train my_task.py:tasks --resume my_task-1`
     """
     from rlready.cli import build
-    from rlready.config import load, to_dict, to_toml
+    from rlready.config import to_dict, to_toml
 
     build.check_model(model)
     stored = None
@@ -74,7 +74,7 @@ def train(
         stored, algorithm, env = _resumed(resume, root, tasks, algorithm, env)
     algorithm = (algorithm or "grpo").lower()
     build.check_algorithm(algorithm)
-    settings = load(build.config_type(algorithm), config, overrides or [], table=stored)
+    settings = build.settings_of(algorithm, config, overrides or [], stored)
     build.check_settings(settings, algorithm)
     if show_config:
         print_json(to_dict(settings)) if as_json else typer.echo(to_toml(settings), nl=False)

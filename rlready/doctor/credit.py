@@ -64,13 +64,19 @@ def check_trained(evidence: Evidence, found: Findings) -> None:
         found.error("mask", "No token of the first batch is trainable: the mask is all zeros.", _first(evidence))
         return
     if not evidence.rows:
-        if evidence.learner is not None and not evidence.failed:
+        dull = all(group.variance == 0 for group in evidence.groups)  # nothing to compare: `spread` says so
+        if evidence.learner is not None and not evidence.failed and not (dull and _chooses(evidence.algorithm)):
             found.error("mask", f"{trainable} tokens were sampled, and the update trains none.", _first(evidence))
         return
     _context(evidence, found)
     _values(evidence, found)
     _twice(evidence, found)
     _lost(evidence, found)
+
+
+def _chooses(algorithm: Algorithm) -> bool:
+    """Whether it learns from some of the answers only: right ones, pairs, groups that differ."""
+    return "policy" not in algorithm.streams or bool(getattr(algorithm, "drop_uniform", False))
 
 
 def _first(evidence: Evidence) -> Where:
@@ -187,6 +193,8 @@ def _all_zero(evidence: Evidence) -> bool:
 
 
 def _finite(evidence: Evidence, found: Findings) -> None:
+    if "policy" not in evidence.algorithm.streams:
+        return  # it clones or prefers, and assigns none
     for i, trajectory, j, turn in evidence.turns():
         if trajectory.excluded or not turn.trainable or not turn.length:
             continue

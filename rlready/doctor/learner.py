@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlready.algorithms.base import trajectories_of
 from rlready.doctor.evidence import Call, Evidence, clear, parameters_of, replay, room_of, single_precision
 from rlready.doctor.logprobs import place
 from rlready.findings import Findings, Where
@@ -53,9 +52,9 @@ def check_accumulation(evidence: Evidence, call: Call, found: Findings) -> None:
     """The learner's own gradient, rows at once and in three parts; and it must raise what has A > 0."""
     learner = evidence.learner
     assert learner is not None
-    rows = with_signal(call.rows)[:24]
+    units = units_of(with_signal(call.rows), 24)
+    rows = [row for unit in units for row in unit]
     if len(rows) >= 3 and not any(f.check in ("accumulation", "padding") for f in found.errors):
-        units = trajectories_of(rows)
         third = max(1, len(units) // 3)
         cut = [[r for u in part for r in u] for part in (units[:1], units[1 : 1 + third], units[1 + third :])]
         whole, parts = replay(learner, call, [rows]), replay(learner, call, [part for part in cut if part])
@@ -139,6 +138,20 @@ def check_slope(evidence: Evidence, found: Findings) -> None:
 
 def _mean_nll(outputs: Outputs, batch: Batch) -> Loss:
     return Loss(-(batch.weights["nll"] * outputs.logprobs).sum())
+
+
+def units_of(rows: Sequence[Row], most: int) -> list[list[Row]]:
+    """Rows that a loss may couple, together: of one unit, or of one trajectory; as many as `most` rows hold whole."""
+    units: dict[tuple[str, int], list[Row]] = {}
+    for i, row in enumerate(rows):
+        key = ("unit", row.unit) if row.unit >= 0 else ("trajectory", row.trajectory)
+        units.setdefault(key if key[1] >= 0 else ("row", i), []).append(row)
+    out: list[list[Row]] = []
+    for unit in units.values():
+        if out and sum(map(len, out)) + len(unit) > most:
+            break
+        out.append(unit)
+    return out
 
 
 def with_signal(rows: Sequence[Row]) -> list[Row]:

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlready.algorithms.base import trajectories_of
 from rlready.doctor.evidence import Call, Evidence, parameters_of, single_precision
-from rlready.doctor.learner import check_accumulation, check_padding, check_slope, with_signal
+from rlready.doctor.learner import check_accumulation, check_padding, check_slope, units_of, with_signal
 from rlready.doctor.logprobs import place
 from rlready.doctor.pull import check_kl, check_policy_gradient
 from rlready.errors import UserError
@@ -103,7 +102,8 @@ def _by_token(rows: Sequence[Row], grad: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _invariances(evidence: Evidence, call: Call, found: Findings) -> None:
-    rows = with_signal(call.rows)[:64]
+    units = units_of(with_signal(call.rows), 64)
+    rows = [row for unit in units for row in unit]
     asks, divisors = call.asks, call.denominators
     value, grad = _probe(call.loss, rows, divisors, asks)
     whole = _by_token(rows, grad)
@@ -122,12 +122,9 @@ def _invariances(evidence: Evidence, call: Call, found: Findings) -> None:
             f"gradient by up to {gap / size:.0%}.", first,
         )  # fmt: skip
 
-    # accumulation: the same trajectories, one by one, with the same denominators
-    units = trajectories_of(rows)  # rows of one trajectory may share a ratio, and stay together
-    rows_by_unit = [row for unit in units for row in unit]
+    # accumulation: the same units, one by one, with the same denominators
     parts = [_probe(call.loss, unit, divisors, asks) for unit in units]
     split = np.concatenate([_by_token(unit, g) for unit, (_, g) in zip(units, parts, strict=True)])
-    whole = _by_token(rows_by_unit, _probe(call.loss, rows_by_unit, divisors, asks)[1])
     gap = float(np.abs(split - whole).max())
     total = sum(v for v, _ in parts)
     if len(units) > 1 and (_apart(value, total) or gap > 1e-3 * size):

@@ -67,6 +67,9 @@ SOUND: dict[str, Callable[[], Setup]] = {
     "KL in the loss, against a stale sampler": lambda: healthy.guess(
         algorithm=GRPO(kl=0.05, anchor="start", mismatch="truncate", trust="clip")
     ),
+    "choices, dapo": lambda: healthy.choices(algorithm="dapo"),
+    "choices, dpo": lambda: healthy.choices(algorithm="dpo"),
+    "choices, restem": lambda: healthy.choices(algorithm="restem"),
     "bytes": lambda: healthy.guess(
         policy=healthy.warm_policy(healthy.renderer(bpe=True)), params=SamplingParams(max_tokens=12)
     ),
@@ -77,6 +80,13 @@ SOUND: dict[str, Callable[[], Setup]] = {
 def test_silence(name: str) -> None:
     found = audit(SOUND[name]())
     assert not found.errors and not found.warnings, str(found)
+
+
+@pytest.mark.parametrize("name", ["dapo", "dpo", "restem"])
+def test_what_learns_from_some_answers_only_may_have_none(name: str) -> None:
+    tasks = TaskSet(healthy.questions(), score=lambda task, trajectory: 0.0, name="hard")
+    found = audit(healthy.chat(algorithm=name, tasks=tasks))
+    assert "spread" in {f.check for f in found.warnings} and "mask" not in {f.check for f in found.errors}, str(found)
 
 
 def own_form(task: Any, trajectory: Any) -> float:
