@@ -176,10 +176,11 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
     for axis, lag in zip(axes, LAGS, strict=True):
         for i, rule in enumerate(RULES):
             some = [smooth(one["curve"]["reward"]) for one in runs if one["lag"] == lag and one["rule"] == rule]
-            for j, means in enumerate(some):
-                axis.plot(means, color=f"C{i}", alpha=0.35, linewidth=0.8, label=rule if j == 0 else None)
-            if some and len({len(each) for each in some}) == 1:
-                axis.plot([statistics.fmean(v) for v in zip(*some, strict=True)], color=f"C{i}", linewidth=1.8)
+            for means in some:
+                axis.plot(means, color=f"C{i}", alpha=0.35, linewidth=0.8)
+            if some:
+                mean = [statistics.fmean(v) for v in zip(*some, strict=False)]  # a run may still go on
+                axis.plot(mean, color=f"C{i}", linewidth=1.8, label=rule)
         axis.set(title=f"lag {lag}", xlabel="update")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("mean reward (five updates)")
