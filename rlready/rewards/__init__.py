@@ -6,6 +6,7 @@ cannot be read makes the grader fail, and neither is ever paid.
 
     exact("answer")      the same text                     verify_exact
     choice("answer")     the right choice, and no other    verify_choices
+    qa("answer")         a short answer, exactly or by F1  verify_em, verify_f1
     number("answer")     a number within a tolerance       verify_number
     math("answer")       a mathematical answer, proved     verify_math
     pattern(r"...")      a given form                      verify_pattern
@@ -30,6 +31,7 @@ from rlready.rewards.length import length_penalty, soft_length
 from rlready.rewards.match import match, verify_match
 from rlready.rewards.mathematics import math, verify_math
 from rlready.rewards.numeric import number, parse_number, verify_number
+from rlready.rewards.qa import qa, verify_em, verify_f1
 from rlready.rewards.text import exact, pattern, verify_exact, verify_pattern
 from rlready.scoring import answer_text, as_scorer
 
@@ -50,6 +52,7 @@ __all__ = [
     "number",
     "parse_number",
     "pattern",
+    "qa",
     "same_language",
     "soft_length",
     "strip_marks",
@@ -59,7 +62,9 @@ __all__ = [
     "verify_calls",
     "verify_choice",
     "verify_choices",
+    "verify_em",
     "verify_exact",
+    "verify_f1",
     "verify_match",
     "verify_math",
     "verify_number",
