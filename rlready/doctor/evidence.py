@@ -19,6 +19,8 @@ from torch import nn
 
 from rlready.aio import run_sync
 from rlready.algorithms.base import Algorithm
+from rlready.algorithms.credit import centre
+from rlready.algorithms.policy_gradient import PolicyGradient
 from rlready.curriculum.samplers import Uniform
 from rlready.doctor.setup import Setup
 from rlready.envs.base import EnvFactory
@@ -185,6 +187,23 @@ class _Keeps(Uniform):
         self.groups += groups
 
 
+def _renumber(evidence: Evidence) -> None:
+    """`Row.trajectory` of an algorithm that left groups without spread out counts the others; here it counts all."""
+    algorithm = evidence.algorithm
+    if not isinstance(algorithm, PolicyGradient) or not algorithm.drop_uniform:
+        return
+    trained: list[int] = []
+    before = 0
+    for group in evidence.groups:
+        valid = group.valid
+        if centre([algorithm.reward(t) for t in valid]).any():
+            trained += range(before, before + len(valid))
+        before += len(valid)
+    for row in {id(row): row for call in evidence.calls for row in call.rows}.values():
+        if 0 <= row.trajectory < len(trained):
+            row.trajectory = trained[row.trajectory]
+
+
 def record_update(evidence: Evidence) -> None:
     """Run the algorithm's update against a recording learner."""
     learner = evidence.learner
@@ -208,6 +227,7 @@ def record_update(evidence: Evidence) -> None:
         algorithm.load_state_dict(kept)
         clear(learner)
     evidence.calls = recorder.calls
+    _renumber(evidence)
     epochs = max(1, int(getattr(algorithm, "epochs", 1)))
     first = evidence.calls[: max(1, len(evidence.calls) // epochs)]
     evidence.rows = [row for call in first for row in call.rows]

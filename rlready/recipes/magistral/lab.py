@@ -135,6 +135,13 @@ SMOKE = Config(
 )
 
 
+# What the doctor looks at: a policy that mostly keeps the form, so that a batch has something to teach, within seconds.
+DOCTOR = replace(
+    SMOKE, demonstrations=1500, clone_epochs=3, clone_lr=4e-3, wordy=0.0, look_every=1000, l_max=96, l_cache=16,
+    max_tokens=112,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Way:
     """What an arm does in its own way; None is as in the configuration.

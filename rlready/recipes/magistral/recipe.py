@@ -18,7 +18,7 @@ from rlready.policy.base import OptimizerConfig, Policy
 from rlready.policy.tiny import clone_policy
 from rlready.recipes.logs import play_logs
 from rlready.recipes.magistral.full import FULL, Full, full_of
-from rlready.recipes.magistral.lab import SMOKE, Config, Lab, Way
+from rlready.recipes.magistral.lab import DOCTOR, SMOKE, Config, Lab, Way
 from rlready.recipes.magistral.measure import Names, Spoken, draw_curves, judged, spoken
 from rlready.recipes.magistral.plan import plan as plan_of
 from rlready.recipes.magistral.tasks import plant
@@ -97,8 +97,8 @@ def small(run: Run, config: Config | None = None) -> Report:
 
 
 def setup(run: Run, config: Config | None = None) -> Setup:
-    """What `rlready doctor magistral` examines: the RL of this recipe, from a cloned policy, at the sizes of smoke."""
-    config = config or SMOKE
+    """What `rlready doctor magistral` examines: the RL of this recipe, from a policy that was cloned for seconds."""
+    config = config or DOCTOR
     lab = Lab(run, config)
     base = lab.policy()
     with run.stage("cloning"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlready.policy.tiny import TinyConfig
 from rlready.recipes.local import Local
@@ -128,3 +128,6 @@ SMOKE = Config(
     values=Sizes(states=12, choices=8, tried=60, rollouts=12, repeats=2, bias_states=4,
                   bias_rollouts=24, bias_repeats=2),
 )  # fmt: skip
+
+# What the doctor looks at: a policy that is sometimes right, so that a batch has something to teach, within seconds.
+DOCTOR = replace(SMOKE, problems=1500, lengths=(1, 2), stop_at=0.25, sft_epochs=30, check_tasks=50)

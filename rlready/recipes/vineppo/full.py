@@ -72,7 +72,7 @@ def full_of(run: Run, config: Full) -> Report:
         | {f"tokens/{name}": c.tokens[-1] for name, c in curves.items()},
         notes=[
             f"Model {config.model}; {len(splits['train']):,} problems to train on, {len(splits['dev']):,} as dev. "
-            f"{config.eval_samples} answers per held-out problem, but one where decoding is greedy.",
+            f"Answers per held-out problem: {config.eval_samples}, and 1 where decoding is greedy.",
             *(f"{VINE} against {name}, tuned T: {study.difference(VINE, name, mode='tuned')}." for name in rivals),
             "PPO is left out: a Hugging Face policy has no value head.",
         ],

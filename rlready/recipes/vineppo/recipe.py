@@ -24,7 +24,7 @@ from rlready.policy.tiny import TinyPolicy, clone_policy
 from rlready.recipes.study import Study
 from rlready.recipes.vineppo import chain
 from rlready.recipes.vineppo.arms import CRITIC, PARAMS, PPOS, VINE, arms, training, warm_start
-from rlready.recipes.vineppo.config import SMOKE, Config, Full
+from rlready.recipes.vineppo.config import DOCTOR, SMOKE, Config, Full
 from rlready.recipes.vineppo.critic import CriticPPO
 from rlready.recipes.vineppo.full import FULL, full_of
 from rlready.recipes.vineppo.measure import (
@@ -98,8 +98,8 @@ def full(run: Run, plan: bool = False, config: Full = FULL) -> Report:
 
 
 def setup(run: Run, config: Config | None = None) -> Setup:
-    """What `rlready doctor vineppo` examines: the first batch of VinePPO from an SFT policy, at the sizes of smoke."""
-    config = config or SMOKE
+    """What `rlready doctor vineppo` examines: the first batch of VinePPO from an SFT policy that is sometimes right."""
+    config = config or DOCTOR
     splits = chain.chains(config.problems, run.seed, config.lengths)
     policy = _new_policy(run, config)
     warm_start(run, policy, splits, config)
