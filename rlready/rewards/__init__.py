@@ -7,12 +7,15 @@ cannot be read makes the grader fail, and neither is ever paid.
     exact("answer")      the same text                     verify_exact
     choice("answer")     the right choice, and no other    verify_choices
     qa("answer")         a short answer, exactly or by F1  verify_em, verify_f1
+    overlap("answer")    words shared: ROUGE, chrF, BLEU   verify_overlap, rouge
     number("answer")     a number within a tolerance       verify_number
     math("answer")       a mathematical answer, proved     verify_math
     pattern(r"...")      a given form                      verify_pattern
     match("answer")      the recorded reply, its facts     verify_match
                          exactly and its words nearly
     tool_call("calls")   exactly these tool calls          verify_calls
+    json_value("answer") a JSON value, a schema kept       verify_json
+    table("html")        a table, by TEDS                  verify_table, teds
     compose({...})       weighted sum with gates
     think_format(form)   the form of a reasoned answer     ThinkFormat.read
     soft_length(...)     a soft penalty on length          length_penalty
@@ -22,17 +25,20 @@ cannot be read makes the grader fail, and neither is ever paid.
 from __future__ import annotations
 
 from rlready.rewards.answers import find_answer, strip_thoughts
-from rlready.rewards.calls import tool_call, verify_calls
 from rlready.rewards.choices import choice, verify_choice, verify_choices
 from rlready.rewards.combine import compose
 from rlready.rewards.format import Reasoned, ThinkFormat, answer_of, think_format
+from rlready.rewards.jsons import json_value, verify_json
 from rlready.rewards.language import Classifier, same_language, strip_marks
 from rlready.rewards.length import length_penalty, soft_length
 from rlready.rewards.match import match, verify_match
 from rlready.rewards.mathematics import math, verify_math
 from rlready.rewards.numeric import number, parse_number, verify_number
+from rlready.rewards.overlap import overlap, rouge, verify_overlap
 from rlready.rewards.qa import qa, verify_em, verify_f1
+from rlready.rewards.table import read_table, table, teds, verify_table
 from rlready.rewards.text import exact, pattern, verify_exact, verify_pattern
+from rlready.rewards.tools import tool_call, verify_calls
 from rlready.scoring import answer_text, as_scorer
 
 __all__ = [
@@ -46,17 +52,23 @@ __all__ = [
     "compose",
     "exact",
     "find_answer",
+    "json_value",
     "length_penalty",
     "match",
     "math",
     "number",
+    "overlap",
     "parse_number",
     "pattern",
     "qa",
+    "read_table",
+    "rouge",
     "same_language",
     "soft_length",
     "strip_marks",
     "strip_thoughts",
+    "table",
+    "teds",
     "think_format",
     "tool_call",
     "verify_calls",
@@ -65,8 +77,11 @@ __all__ = [
     "verify_em",
     "verify_exact",
     "verify_f1",
+    "verify_json",
     "verify_match",
     "verify_math",
     "verify_number",
+    "verify_overlap",
     "verify_pattern",
+    "verify_table",
 ]

@@ -455,7 +455,8 @@ def test_record_and_reward() -> None:
     "text",
     ["x" * 200_000, "A " * 50_000, "answer is " * 20_000, "(" * 100_000, "\\boxed{" * 30_000, "A, " * 60_000,
      "so " * 60_000, "**A** " * 40_000, "A is the answer " * 10_000, "\n" * 200_000,
-     "{" * 100_000, "Answer: not A but " * 10_000, "answer to " * 20_000, "many think " * 20_000, "<answer>" * 20_000, "A\n" * 80_000, "\\text{" * 40_000],
+     "{" * 100_000, "Answer: not A but " * 10_000, "answer to " * 20_000, "many think " * 20_000, "<answer>" * 20_000,
+     "A\n" * 80_000, "\\text{" * 40_000],
 )  # fmt: skip
 def test_hostile_texts_take_bounded_time(text: str) -> None:
     begun = time.process_time()
