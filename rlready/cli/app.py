@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlready import __version__
-from rlready.cli import algorithms, doctor, dream, papers, recipes, record, runs, train, values
+from rlready.cli import algorithms, doctor, dream, languages, papers, recipes, record, runs, train, values
 from rlready.cli.common import Commands
 
 app = typer.Typer(
@@ -56,6 +56,7 @@ app.command("doctor", rich_help_panel=_OWN)(doctor.doctor)
 app.command("train", rich_help_panel=_OWN)(train.train)
 app.command("eval", rich_help_panel=_OWN)(train.evaluate)
 app.command("algorithms", rich_help_panel=_OWN)(algorithms.algorithms)
+app.add_typer(languages.app, name="languages", rich_help_panel=_OWN)
 app.add_typer(dream.app, name="dream", rich_help_panel=_LOGS)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 app.command("values", rich_help_panel=_LOOK)(values.values)

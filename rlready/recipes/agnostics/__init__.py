@@ -1,0 +1,1 @@
+"""Agnostics: programs in any language, judged by what they print."""
