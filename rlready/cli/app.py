@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlready import __version__
-from rlready.cli import algorithms, doctor, dream, languages, papers, recipes, record, runs, train, values
+from rlready.cli import algorithms, doctor, dream, grade, languages, papers, recipes, record, runs, train, values
 from rlready.cli.common import Commands
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app.command("run", rich_help_panel=_FIRST)(recipes.run)
 app.command("record", rich_help_panel=_FIRST)(record.record)
 app.command("claims", rich_help_panel=_FIRST)(papers.claims)
 app.command("doctor", rich_help_panel=_OWN)(doctor.doctor)
+app.command("grade", rich_help_panel=_OWN)(grade.grade)
 app.command("train", rich_help_panel=_OWN)(train.train)
 app.command("eval", rich_help_panel=_OWN)(train.evaluate)
 app.command("algorithms", rich_help_panel=_OWN)(algorithms.algorithms)
