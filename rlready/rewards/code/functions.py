@@ -132,7 +132,7 @@ def _sum_up(heard: _Heard, ends: dict[str, Outcome], seconds: float, limits: Lim
     program, tester = ends.get("solution"), ends["tester"]
     if not heard.complete:
         results.append(_unfinished(program, tester, seconds, limits))
-    out, err = (("", "") if program is None else (_text(program.stdout), _text(program.stderr)))
+    out, err = ("", "") if program is None else (_text(program.stdout), _text(program.stderr))
     passed = sum(test.passed for test in results)
     bad = next((n for n, test in enumerate(results) if not test.passed), None)
     whole = CodeResult("success", f"all {passed} tests were passed" if passed != 1 else "the test was passed",

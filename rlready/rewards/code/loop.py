@@ -121,9 +121,15 @@ class Lane:
             stdin: descriptor of its standard input.
             role: of the job where it is empty.
             extra: further descriptors for roles that take some.
+
+        Raises:
+            BoxBroken: the cell is gone.
         """
         message = json.dumps({"op": "run", "role": role or self.job.role}).encode()
-        socket.send_fds(self.sock, [message], [stdin, *extra])
+        try:
+            socket.send_fds(self.sock, [message], [stdin, *extra])
+        except OSError as error:
+            raise BoxBroken(f"a cell is gone: {error}") from error
         self.tag, self.running = tag, True
         self.uses += 1
         self.began = time.monotonic()
@@ -286,7 +292,7 @@ class Loop:
 
 
 def run_once(loop: Loop, lane: Lane, content: bytes, keep: bool = False) -> Outcome:
-    """Run a lane's program once, with nothing else going on; keep the lane whatever the program left in it, if asked."""
+    """Run a lane's program once, with nothing else going on; `keep` the lane whatever the program left in it."""
     lane.keep = keep
     stdin = memory_file(content)
     try:
@@ -324,8 +330,10 @@ def run_many(
             stdin = memory_file(inputs[at])
             try:
                 lane.begin(at, stdin)
-            except OSError:  # the idle cell fell in the meantime
-                loop.end(lane)
+            except BoxBroken:
+                if not lane.uses:
+                    raise
+                loop.end(lane)  # the idle cell fell in the meantime
                 continue
             finally:
                 os.close(stdin)

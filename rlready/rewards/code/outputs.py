@@ -128,12 +128,10 @@ def numbers_close(given: str, wanted: str, tolerance: float) -> bool:
         )
     if not math.isfinite(float(right_one)):
         return some == right_one
-    return gap <= Decimal(tolerance) * max(1, abs(right_one))
+    return gap <= Decimal(tolerance) * max(Decimal(1), abs(right_one))
 
 
-def verify_output(
-    printed: str, expected: str, *, compare: Compare = "floats", tolerance: float = TOLERANCE
-) -> Graded:
+def verify_output(printed: str, expected: str, *, compare: Compare = "floats", tolerance: float = TOLERANCE) -> Graded:
     """Right where the output is the expected one; see the module for the ways to compare.
 
     Raises:

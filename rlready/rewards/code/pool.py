@@ -1,7 +1,8 @@
 """Warm workers that run programs in one language on tests, several programs and several tests at a time.
 
 A program is compiled once and then run on each input, in parallel up to the cores. What was to be printed never enters
-the sandbox: the comparison is made here. A sandbox that breaks is started anew and the program tried again, three times.
+the sandbox: the comparison is made here. A sandbox that breaks is started anew and the program tried again, three
+times.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class CodePool:
                     return replace(broken, asked=len(tests))
                 inputs = [test.input.encode("utf-8", "surrogatepass") for test in tests]
                 run_many(program.loop, program.job, inputs, self.parallel, failed)
-            return _sum_up(tuple(judged[n] for n in sorted(judged)), len(tests))
+            return _sum_up(tuple(judged[n] for n in sorted(judged)), len(tests), all_tests)
 
         return self.use(work, lambda why: CodeResult("fail:other", why, asked=len(tests), sandbox_failed=True))
 
@@ -228,22 +229,29 @@ def _close_all(boxes: list[Box]) -> None:
         box.close()
 
 
-def _sum_up(tests: tuple[TestResult, ...], asked: int) -> CodeResult:
+def _sum_up(tests: tuple[TestResult, ...], asked: int, all_tests: bool) -> CodeResult:
     """The result of a program from those of its tests."""
     at = next((n for n, test in enumerate(tests) if not test.passed), None)
     if at is None:
         last = tests[-1]
         reason = f"all {asked} tests were passed" if asked > 1 else "the test was passed"
         return CodeResult("success", reason, tests, "", last.stdout, last.stderr, last.exit_code, asked)
-    if asked > len(tests):
+    if not all_tests:  # those after it may have been run already, at the same time
         tests = tests[: at + 1]
     test = tests[at]
     reason = f"test {at + 1} of {asked}: {test.reason}"
     return CodeResult(test.result, reason, tests, test.expected, test.stdout, test.stderr, test.exit_code, asked)
 
 
-_SHARED: dict[tuple[int, str], CodePool] = {}
+_SHARED: dict[tuple[int, str, bool], CodePool] = {}
 _SHARED_LOCK = threading.Lock()
+_UNSAFE = False
+
+
+def allow_unsafe(allowed: bool = True) -> None:
+    """Let the shared pools run programs with no isolation at all: what `--unsafe-no-sandbox` says."""
+    global _UNSAFE
+    _UNSAFE = allowed
 
 
 def shared_pool(name: str | Path | Language = "python") -> CodePool:
@@ -253,8 +261,8 @@ def shared_pool(name: str | Path | Language = "python") -> CodePool:
         UserError: as `CodePool`.
     """
     chosen = language(name)
-    key = (os.getpid(), f"{chosen.name} {chosen.source}")
+    key = (os.getpid(), f"{chosen.name} {chosen.source}", _UNSAFE)
     with _SHARED_LOCK:
         if key not in _SHARED:
-            _SHARED[key] = CodePool(chosen)
+            _SHARED[key] = CodePool(chosen, unsafe=_UNSAFE)
         return _SHARED[key]

@@ -35,11 +35,13 @@ class Sandbox:
         read_only: folders that programs may read besides the system's.
     """
 
-    def __init__(self, limits: Limits | None = None, unsafe: bool = False, read_only: Sequence[str | Path] = ()) -> None:
+    def __init__(
+        self, limits: Limits | None = None, unsafe: bool = False, read_only: Sequence[str | Path] = ()
+    ) -> None:
         """Note the settings; nothing is started.
 
         Raises:
-            UserError: a folder does not exist.
+            UserError: a folder does not exist, or lies where programs have one of their own.
         """
         self.limits = limits or Limits()
         self.unsafe = unsafe
@@ -47,6 +49,8 @@ class Sandbox:
         for folder in self.read_only:
             if not Path(folder).exists():
                 raise UserError(f"read_only: {folder} does not exist.")
+            if folder in ("/", "/tmp") or folder.startswith(("/tmp/", "/proc", "/dev", "/sys")):
+                raise UserError(f"read_only: {folder} cannot be shown; programs have a {folder[:5]} of their own.")
         if unsafe:
             warnings.warn(
                 "Programs run WITHOUT isolation (unsafe): they can read and change whatever this user can, and use the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import sys
 
@@ -11,9 +12,19 @@ def main() -> int:
     """Start the command that follows the settings, and wait for it."""
     folder, memory_mb, processes, seen, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become ours, so that they can be ended
-    import sandlock
+    sandlock = importlib.import_module("sandlock")
 
-    system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/alternatives", "/etc/ld.so.cache", "/etc/R", "/proc/self"]
+    system = [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/sbin",
+        "/etc/alternatives",
+        "/etc/ld.so.cache",
+        "/etc/R",
+        "/proc/self",
+    ]
     devices = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/meminfo", "/proc/cpuinfo"]
     readable = [p for p in [*system, *devices, f"{folder}/harness", *seen.split(":")] if p and os.path.exists(p)]
     kept = {**os.environ, "HOME": f"{folder}/run", "TMPDIR": f"{folder}/run"}

@@ -142,10 +142,9 @@ class Cell:
 def end_children() -> None:
     """End all children of this process and those that it adopts, until none is left."""
     for _ in range(1000):
-        with contextlib.suppress(OSError):
-            with open(f"/proc/self/task/{os.getpid()}/children") as file:
-                for pid in file.read().split():
-                    os.kill(int(pid), signal.SIGKILL)
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
+            for pid in file.read().split():
+                os.kill(int(pid), signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:

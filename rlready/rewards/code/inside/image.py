@@ -1,6 +1,6 @@
 """Files as one block of bytes: how a program reaches a cell, and how what was compiled leaves it.
 
-    8 bytes: length of the list    the list as JSON: [[path, size, executable], ...]    the contents, one after another
+8 bytes: length of the list    the list as JSON: [[path, size, executable], ...]    the contents, one after another
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def filter_calls() -> bool:
     held = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]  # noqa: RUF012
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
     given = Program(len(program) // 8, ctypes.addressof(held))
     _check(LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(given), 0, 0), "seccomp")

@@ -213,24 +213,35 @@ def _unchanged(box: Any, before: Any) -> bool:
     if len(now) != len(before):
         return False
     if isinstance(box, dict):
-        return all(a[0] is b[0] and a[1] is b[1] for a, b in zip(now, before))
-    return all(a is b for a, b in zip(now, before)) or (isinstance(box, bytearray) and now == before)
+        return all(a[0] is b[0] and a[1] is b[1] for a, b in zip(now, before, strict=True))
+    return all(a is b for a, b in zip(now, before, strict=True)) or (isinstance(box, bytearray) and now == before)
 
 
 def _permit(op: str, target: Any, args: tuple[Any, ...]) -> None:
     """Raise where a program that is not trusted may not do this with an object of the tests'."""
     if op in ("get", "set", "delete"):
         name = args[0]
-        kinds = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, type)
+        kinds = (
+            types.FunctionType,
+            types.MethodType,
+            types.BuiltinFunctionType,
+            types.ModuleType,
+            types.CodeType,
+            type,
+        )
         frames = isinstance(target, (types.FrameType, types.TracebackType, types.GeneratorType, types.CoroutineType))
         if not isinstance(name, str) or name.startswith(("_", *_FRAMES)) or isinstance(target, kinds) or frames:
             raise AttributeError(f"the program may not touch {name} of an object of the tests")
-    elif op == "call" and isinstance(target, types.BuiltinFunctionType):
-        if getattr(target, "__module__", None) == "builtins" and target.__name__ not in _HARMLESS:
+    if op == "call" and isinstance(target, types.BuiltinFunctionType):
+        of_module = getattr(target, "__module__", None) is not None  # not a method of an object
+        if of_module and target.__name__ not in _HARMLESS.split():
             raise TypeError(f"the program may not call {target.__name__}")
 
 
-_HARMLESS = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow repr round sorted sum".split())
+_HARMLESS = (
+    "abs all any bin chr divmod hash hex len max min oct ord pow repr round sorted sum "
+    "sqrt floor ceil log exp sin cos gcd"
+)
 
 
 def _leave(target: Any, kind: str | None, text: str) -> Any:
@@ -280,7 +291,8 @@ _OPS: dict[str, Callable[..., Any]] = {
     "await": lambda a: asyncio.run(a),
     **{op: (lambda f: lambda a, b: bool(f(a, b)))(getattr(operator, op)) for op in ("lt", "le", "gt", "ge")},
 }
-for _name in "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift".split():
+_BINARY = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"
+for _name in _BINARY.split():
     _OPS[_name.rstrip("_")] = getattr(operator, _name)
     _OPS[f"r{_name.rstrip('_')}"] = _reflected(getattr(operator, _name))
 _OPS["divmod"], _OPS["rdivmod"] = divmod, _reflected(divmod)

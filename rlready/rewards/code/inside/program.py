@@ -66,7 +66,7 @@ def end(code: int) -> NoReturn:
     except BaseException:
         code = code or 1
     try:
-        if sys.stdout is not None:
+        if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
     except BaseException:
         code = code or 120
@@ -93,16 +93,17 @@ def run(file: str) -> int:
     """Run a Python file as the main program; its exit status."""
     forget_harness()
     sys.argv[:] = [file]
-    depth, frame = 0, sys._getframe()
+    frame: types.FrameType | None = sys._getframe()
+    depth = 0
     while frame is not None:
-        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+        depth, frame = depth + 1, frame.f_back
     sys.setrecursionlimit(1000 + depth)
     space = new_main("__main__", file)
     return execute(file, space)[0]
 
 
 def execute(file: str, space: dict[str, Any]) -> tuple[int, bool]:
-    """Run a Python file in a namespace; its exit status, and whether it ran to its end. A failure's traceback is shown."""
+    """Run a Python file in a namespace; its exit status, and whether it ran to its end."""
     try:
         with open(file, "rb") as source:
             text = source.read()

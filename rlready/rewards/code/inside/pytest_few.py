@@ -47,7 +47,7 @@ def raises(expected: Any, *args: Any, match: str | None = None, **kwargs: Any) -
 class Approx:
     """Equal to plain numbers that are close, and to lists, tuples and dicts of such."""
 
-    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None) -> None:  # noqa: A002
+    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None) -> None:
         """The expected value and the tolerances."""
         self.expected, self.rel, self.abs = expected, rel, abs
 
@@ -60,7 +60,7 @@ class Approx:
     def _close(self, value: Any, expected: Any) -> bool:
         if isinstance(expected, (list, tuple)):
             same = isinstance(value, (list, tuple)) and len(value) == len(expected)
-            return same and all(self._close(a, b) for a, b in zip(value, expected))
+            return same and all(self._close(a, b) for a, b in zip(value, expected, strict=True))
         if isinstance(expected, dict):
             same = isinstance(value, dict) and value.keys() == expected.keys()
             return same and all(self._close(value[key], expected[key]) for key in expected)
@@ -78,7 +78,7 @@ def _parametrize(names: Any, sets: Any, **_: Any) -> Callable[[Any], Any]:
     keys = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
 
     def mark(function: Any) -> Any:
-        new = [dict(zip(keys, one if len(keys) > 1 else (one,))) for one in sets]
+        new = [dict(zip(keys, one if len(keys) > 1 else (one,), strict=True)) for one in sets]
         old = getattr(function, "parameters", None) or [{}]
         function.parameters = [{**a, **b} for a in old for b in new]
         return function

@@ -2,7 +2,8 @@
 
 On the trusted side (`strict`) an object of the program's never decides a comparison with a plain value: it is equal to
 none, is not ordered with any, contains one only if it yields it, and what comes of arithmetic with one is good for no
-plain number. So an object that says yes to everything passes no test, while a class of the program's works as it should.
+plain number. So an object that says yes to everything passes no test, while a class of the program's works
+as it should.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Remote:
 
     def __init__(self, peer: Any, number: int, kind: str, name: str, tainted: bool = False) -> None:
         """An object of the peer's by number; kind is class, function, coroutine or object."""
-        for slot, value in zip(Remote.__slots__, (kind, name, number, peer, tainted)):
+        for slot, value in zip(Remote.__slots__, (kind, name, number, peer, tainted), strict=True):
             object.__setattr__(self, slot, value)
 
     def _rl_ask(self, op: str, *args: Any) -> Any:
@@ -144,9 +145,9 @@ def _add_operators() -> None:
             setattr(Remote, f"__{op}__", arithmetic(op))
     for op in ("lt", "le", "gt", "ge"):
         setattr(Remote, f"__{op}__", compare(op))
-    for op in "len int float complex index abs neg pos invert str next reversed".split():
+    for op in ["len", "int", "float", "complex", "index", "abs", "neg", "pos", "invert", "str", "next", "reversed"]:
         setattr(Remote, f"__{op}__", plain(op))
-    for op in "getitem setitem delitem enter".split():
+    for op in ["getitem", "setitem", "delitem", "enter"]:
         setattr(Remote, f"__{op}__", forward(op))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import functools
 import inspect
 import json
 import reprlib
@@ -24,10 +25,11 @@ from .peer import Peer
 from .remote import Remote
 from .wire import Decoder, Ended, Stream, WireError
 
-_PLAIN_MODULES = frozenset(
+_MODULES = (
     "abc array bisect calendar cmath collections collections.abc copy dataclasses datetime decimal enum fractions "
-    "functools heapq itertools json math numbers operator random re statistics string textwrap time typing".split()
+    "functools heapq itertools json math numbers operator random re statistics string textwrap time typing"
 )
+_PLAIN_MODULES = frozenset(_MODULES.split())
 _SOLUTION = ("solution", "main", "candidate", "submission", "code")  # names under which tests import the program
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
@@ -184,9 +186,10 @@ class Tests:
     def _check(self) -> None:
         """A function `check` that is defined and not called is given the program's last function."""
         check = self.space.get("check")
-        if isinstance(check, types.FunctionType) and "check" not in self._called() and self.functions:
-            if len(inspect.signature(check).parameters) == 1:
-                self._one("check", lambda: check(self.space[self.functions[-1]]))
+        if not isinstance(check, types.FunctionType) or "check" in self._called() or not self.functions:
+            return
+        if len(inspect.signature(check).parameters) == 1:
+            self._one("check", lambda: check(self.space[self.functions[-1]]))
 
     def _methods(self, name: str, kind: type) -> None:
         """The tests of a class: a test case, or a plain class of test methods."""
@@ -194,7 +197,7 @@ class Tests:
         unittest = sys.modules.get("unittest")
         for method in names if name.startswith("Test") or name.endswith("Test") or unittest else []:
             if unittest is not None and issubclass(kind, unittest.TestCase):
-                self._one(f"{name}.{method}", lambda method=method: _unit(kind(method)))
+                self._one(f"{name}.{method}", functools.partial(_unit, kind(method)))
             elif name.startswith("Test"):
                 for label, call in _cases(f"{name}.{method}", getattr(kind(), method)):
                     self._one(label, call)
@@ -219,7 +222,7 @@ def _cases(name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Calla
         yield name, function
         return
     for n, given in enumerate(sets):
-        yield f"{name}[{n}]", lambda given=given: function(**given)
+        yield f"{name}[{n}]", functools.partial(function, **given)
 
 
 def _standard(told: list[Any], name: str) -> Any:

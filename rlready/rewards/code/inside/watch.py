@@ -37,7 +37,7 @@ def family(root: int, processes: dict[int, tuple[int, int]]) -> list[int]:
 
 
 def memory(root: int, processes: dict[int, tuple[int, int]], limit: int) -> int:
-    """Bytes held by a process and its descendants; shared pages are divided up where the plain sum is over the limit."""
+    """Bytes held by a process and its descendants; shared pages are divided up where the sum is over the limit."""
     members = family(root, processes)
     total = sum(processes[pid][1] for pid in members)
     return total if total <= limit else sum(_share(pid, processes[pid][1]) for pid in members)

@@ -126,6 +126,7 @@ class Encoder:
 
     def _other(self, value: Any, depth: int) -> Any:
         below = depth + 1
+        kind: type = type(value)
         if isinstance(value, Remote):
             return ["H", value._rl_number]
         if isinstance(value, Enum):
@@ -148,7 +149,6 @@ class Encoder:
             return ["b", bytes(memoryview(value)).decode("latin-1")]
         if isinstance(value, complex):
             return ["c", value.real, value.imag]
-        kind = type(value)
         if kind is Decimal:
             return ["D", str(value)]
         if kind is Fraction:
@@ -157,7 +157,7 @@ class Encoder:
             return ["g", value.start, value.stop, value.step]
         if kind is timedelta:
             return ["T", "timedelta", value.days, value.seconds, value.microseconds]
-        if kind in (date, datetime, time):
+        if kind in _DATES.values():
             return ["T", kind.__name__, value.isoformat()]
         if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
             return ["k", value.__name__]
@@ -235,7 +235,7 @@ class Decoder:
             box[:] = items
         elif tag in ("d", "C"):
             box.clear()
-            for key, value in zip(items[::2], items[1::2]):
+            for key, value in zip(items[::2], items[1::2], strict=True):
                 box[key] = value
         else:
             box.clear()
@@ -251,7 +251,7 @@ def _number(value: Any) -> int:
 def _named(name: str, fields: list[str]) -> Any:
     key = (name, tuple(fields))
     if key not in _NAMED:
-        _NAMED[key] = namedtuple(name, fields)  # type: ignore[misc]  # noqa: PYI024
+        _NAMED[key] = namedtuple(name, fields)
     return _NAMED[key]
 
 

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import cell, kernel, watch
 
@@ -44,8 +44,9 @@ class Zygote:
 
     def loop(self) -> None:
         """Serve until the other end is closed."""
+        watched: list[Any] = [self.control, self.wake_in]
         while True:
-            ready, _, _ = select.select([self.control, self.wake_in], [], [], _WATCH_SECONDS if self.cells else None)
+            ready, _, _ = select.select(watched, [], [], _WATCH_SECONDS if self.cells else None)
             if self.wake_in in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wake_in, 4096)
@@ -58,9 +59,9 @@ class Zygote:
             if not ready:
                 self.look()
 
-    def obey(self, message: dict[str, int], fds: list[int]) -> None:
+    def obey(self, message: dict[str, Any], fds: list[int]) -> None:
         """Open or end a cell."""
-        if message["op"] == "kill":  # type: ignore[comparison-overlap]
+        if message["op"] == "kill":
             self.end(message["id"])
             return
         try:
@@ -139,6 +140,7 @@ def trial() -> str:
 
 def main(fd: int) -> None:
     """Serve on the socket with this number until it is closed."""
+    os.environ.pop("PWD", None)  # bubblewrap's own
     control = socket.socket(fileno=fd)
     control.set_inheritable(False)
     why = trial()
@@ -151,6 +153,7 @@ def main(fd: int) -> None:
 
 def main_cell(fd: int) -> None:
     """Serve as the only cell of a sandbox, on the socket with this number."""
+    os.environ.pop("PWD", None)
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     cell.serve(sock)
