@@ -16,6 +16,9 @@ from typing import Any, NoReturn
 __all__ = ["MAX_DEPTH", "BadJsonError", "read_json", "read_json_at", "same_value", "why_not_json"]
 
 MAX_DEPTH = 100
+_WINDOW, _AHEAD = 4096, 16
+"""An error of Python's reader counts the lines before it, so text that is broken in many places is read by windows.
+An error that is found this far before a window's end is one whatever follows, but for a text that is not closed."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -61,19 +64,28 @@ def read_json_at(text: str, start: int = 0) -> tuple[Any, int]:
     """
     found = _SPACE.match(text, start)
     at = found.end() if found else start
-    try:
-        value, end = _DECODER.raw_decode(text, at)
-    except json.JSONDecodeError as error:
-        raise BadJsonError(error.msg, error.pos) from None
-    except BadJsonError:
-        raise
-    except RecursionError:
-        raise BadJsonError("it is nested too deeply") from None
-    except ValueError:  # an integer of more digits than Python reads
-        raise BadJsonError("a number has too many digits") from None
-    if end - at > 2 * MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    width = _WINDOW
+    while True:
+        piece, whole = text[at : at + width], at + width >= len(text)
+        try:
+            value, end = _DECODER.raw_decode(piece)
+        except json.JSONDecodeError as error:
+            cut = error.msg.startswith("Unterminated") or error.pos + _AHEAD >= len(piece)
+            if whole or not cut:
+                raise BadJsonError(error.msg, at + error.pos) from None
+        except BadJsonError:
+            raise
+        except RecursionError:
+            raise BadJsonError("it is nested too deeply") from None
+        except ValueError:  # an integer of more digits than Python reads
+            raise BadJsonError("a number has too many digits") from None
+        else:
+            if whole or end < len(piece):
+                break
+        width *= 8
+    if end > 2 * MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise BadJsonError("it is nested too deeply")
-    return value, end
+    return value, at + end
 
 
 def read_json(text: str) -> Any:

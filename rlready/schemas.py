@@ -219,10 +219,15 @@ def schema_problem(schema: Any) -> str | None:
     `violation` passes over what it does not know, which is right for tools of others; a grader that passes over a slip
     in its own gold would pay for anything.
     """
+    if not isinstance(schema, Mapping):
+        return f"the schema is a {type(schema).__name__}, not an object"
     todo: list[tuple[Any, str, int]] = [(schema, "", 0)]
+    visited: set[int] = set()
+    known: dict[int, int | None] = {}
     seen = 0
     while todo:
         at, path, depth = todo.pop()
+        visited.add(id(at))
         seen += 1
         where = f' at "{path}"' if path else ""
         if isinstance(at, bool):
@@ -236,16 +241,15 @@ def schema_problem(schema: Any) -> str | None:
             if not isinstance(kind, str) or kind not in _SAID:
                 return f"the schema{where} has the unknown type {_short(kind)}"
         if "pattern" in at and longest_text(at["pattern"]) is None:
-            return (
-                f"the pattern {_short(at['pattern'])} of the schema{where} is none, or its matching has no bound"
-            )
+            return f"the pattern {_short(at['pattern'])} of the schema{where} is none, or its matching has no bound"
         for word, wanted in (("enum", list), ("required", list), ("properties", Mapping), ("$defs", Mapping)):
             if word in at and not isinstance(at[word], wanted):
                 return f'"{word}" of the schema{where} is a {type(at[word]).__name__}'
-        if "$ref" in at:
-            problem = _ref_problem(at["$ref"], schema)
-            if problem:
-                return problem
+        if not all(isinstance(name, str) for name in at.get("required", ())):
+            return f'"required" of the schema{where} is no list of names'
+        for word in ("minItems", "maxItems", "minLength", "maxLength"):
+            if word in at and (isinstance(at[word], bool) or not isinstance(at[word], (int, float))):
+                return f'"{word}" of the schema{where} is {_short(at[word])}, not a number'
         under = f"{path}." if path else ""
         todo += [(part, under + str(name), depth + 1) for name, part in (at.get("properties") or {}).items()]
         for word in ("anyOf", "oneOf", "allOf"):
@@ -255,21 +259,45 @@ def schema_problem(schema: Any) -> str | None:
             todo += [(part, path, depth + 1) for part in parts]
         todo += [(at[word], path, depth + 1) for word in ("items", "additionalProperties") if word in at]
         todo += [(part, str(name), depth + 1) for name, part in (at.get("$defs") or {}).items()]
+        if "$ref" in at:
+            target = _resolve(at["$ref"], schema)
+            todo += [(target, str(at["$ref"]), depth + 1)] if id(target) not in visited else []
+        count, problem = _alternatives(at, schema, known)
+        if problem:
+            return problem
+        if count > MAX_ALTERNATIVES:
+            return f"the schema{where} has too many alternatives"
     return None
 
 
-def _ref_problem(ref: Any, root: Any) -> str | None:
-    """Why a reference leads nowhere, or round in a circle."""
-    passed = []
-    while ref not in passed:
-        passed.append(ref)
-        target = _resolve(ref, root)
+MAX_ALTERNATIVES = 10_000
+
+
+def _alternatives(at: Any, root: Any, known: dict[int, int | None], depth: int = 0) -> tuple[int, str]:
+    """How many schemas one and the same value is checked against, following references, and what is wrong with them."""
+    if not isinstance(at, Mapping):
+        return 1, ""
+    if depth > 100:
+        return 1, "the schema has references that are nested too deeply"
+    if id(at) in known:
+        count = known[id(at)]
+        return (1, "the schema has a reference that leads round in a circle") if count is None else (count, "")
+    known[id(at)] = None
+    if "$ref" in at:
+        target = _resolve(at["$ref"], root)
         if not isinstance(target, Mapping) or not target:
-            return f"the reference {_short(ref)} in the schema leads nowhere"
-        if "$ref" not in target:
-            return None
-        ref = target["$ref"]
-    return f"the reference {_short(ref)} in the schema leads round in a circle"
+            return 1, f"the reference {_short(at['$ref'])} in the schema leads nowhere"
+        parts = [target]
+    else:
+        parts = [part for word in ("anyOf", "oneOf", "allOf") if isinstance(at.get(word), list) for part in at[word]]
+    total = 1
+    for part in parts:
+        count, problem = _alternatives(part, root, known, depth + 1)
+        if problem:
+            return total, problem
+        total += count
+    known[id(at)] = total
+    return total, ""
 
 
 def _check_unions(

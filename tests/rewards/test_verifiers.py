@@ -14,7 +14,6 @@ from rlready import Score, Task, Trajectory, Turn, Verdict, rewards
 from rlready.errors import UserError
 from rlready.rewards.answers import boxed
 from rlready.scoring import as_scorer
-from rlready.toolcalls import parse_calls, render_call
 from rlready.types import Stop
 
 R, W, N, F = Verdict.RIGHT, Verdict.WRONG, Verdict.NO_ANSWER, Verdict.GRADER_FAILED
@@ -134,7 +133,6 @@ def test_verifiers_never_raise_and_never_pay_the_empty(text: str, gold: str) -> 
         rewards.verify_choice,
         rewards.verify_number,
         rewards.verify_pattern,
-        rewards.verify_calls,
     ):
         score = verify(text, gold)
         assert score.value in (0.0, 1.0) or score.verdict is F
@@ -227,86 +225,6 @@ def test_boxed_matches_braces() -> None:
     assert boxed(r"\boxed{\frac{1}{\sqrt{2}}} and more}") == r"\frac{1}{\sqrt{2}}"
     assert boxed(r"\boxed{1} \boxed{2} \boxed{3") == "2"
     assert boxed("none") is None
-
-
-ADD = {"name": "add", "arguments": {"a": 2, "b": [1, 2.0], "c": {"x": None}}}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "verdict"),
-    [
-        ({"c": {"x": None}, "a": 2.0, "b": [1, 2]}, R),
-        ({"a": 2, "b": [1, 2]}, W),
-        ({"a": True, "b": [1, 2], "c": {"x": None}}, W),
-        ({"a": "2", "b": [1, 2], "c": {"x": None}}, W),
-        ({}, W),
-    ],
-)
-def test_tool_call_arguments(arguments: dict[str, Any], verdict: Verdict) -> None:
-    score = judge(rewards.tool_call(), render_call("add", arguments), calls=ADD)
-    assert score.verdict is verdict
-    assert score.parts["names"] == 1.0 and score.parts["calls"] == float(verdict is R)
-
-
-def test_tool_calls_number_order_and_failures() -> None:
-    one, two = render_call("f", {"x": 1}), render_call("g", {})
-    gold = [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]
-    assert judge(rewards.tool_call(), one + two, calls=gold).verdict is R
-    assert judge(rewards.tool_call(), two + one, calls=gold).verdict is W
-    assert judge(rewards.tool_call(any_order=True), two + one, calls=gold).verdict is R
-    assert judge(rewards.tool_call(any_order=True), one + two + two, calls=gold).verdict is W
-    assert judge(rewards.tool_call(any_order=True), one, calls=gold).parts["calls"] == 0.5
-    assert judge(rewards.tool_call(), "just text", calls=gold).verdict is N
-    assert judge(rewards.tool_call(), '<tool_call>{"name": "g"}</tool_call>', calls=gold[1]).verdict is W
-    for bad in (None, [], {"name": "f"}, "f", [{"name": "f", "arguments": "{}"}]):
-        assert judge(rewards.tool_call(), one, calls=bad).verdict is F
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('<tool_call>{"name": "f", "arguments": {"x": 1}</tool_call>', "not valid JSON"),
-        ('<tool_call>{"name": "f"}</tool_call>', 'no "arguments"'),
-        ('<tool_call>{"arguments": {}}</tool_call>', 'no "name"'),
-        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "not a JSON object"),
-        ('<tool_call>{"name": "f", "arguments": "x=1"}</tool_call>', "not a JSON object"),
-        ('<tool_call>{"name": "f", "arguments": {"x": 1, "x": 2}}</tool_call>', "stands twice"),
-        ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', "NaN is not JSON"),
-        ('<tool_call>{"name": "f", "arguments": {}}', "not closed"),
-        ("<tool_call>[1]</tool_call>", "not a JSON object"),
-        ("<tool_call>", "not valid JSON"),
-    ],
-)
-def test_malformed_calls_have_no_arguments(text: str, problem: str) -> None:
-    (call,) = parse_calls(text)
-    assert call.arguments is None and problem in call.problem
-
-
-def test_calls_in_thoughts_do_not_count_and_tags_may_stand_in_strings() -> None:
-    inside = render_call("f", {"x": "</tool_call> <tool_call>"})
-    assert [c.arguments for c in parse_calls(f"<think>{render_call('g', {})}</think>{inside}")] == [
-        {"x": "</tool_call> <tool_call>"}
-    ]
-    assert parse_calls(f"<think>{inside}") == []
-    assert parse_calls(f"plan {inside}</think> done") == []
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.text(min_size=1, max_size=8),
-            st.dictionaries(
-                st.text(max_size=5), st.one_of(st.integers(), st.text(), st.booleans(), st.none()), max_size=4
-            ),
-        ),
-        max_size=4,
-    )
-)
-def test_calls_are_read_back(calls: list[tuple[str, dict[str, Any]]]) -> None:
-    if any("think>" in str(c) for c in calls):
-        return
-    text = "so ".join(render_call(name, arguments) for name, arguments in calls)
-    assert [(c.name, c.arguments) for c in parse_calls(text)] == calls
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf"), "1"])

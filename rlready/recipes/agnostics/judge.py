@@ -7,7 +7,7 @@ remembered by program and tests, since a policy that has learnt something says t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlready.rewards.code import CodePool, CodeResult, Language, Result, Test, find_program
 from rlready.scoring import RewardFn, answer_text, declare
@@ -79,13 +79,20 @@ class Judge:
 
         return declare(program, name="program", columns=["tests"])
 
-    async def ignores_input(self, program: str, tests: Sequence[Test]) -> bool | None:
-        """Whether a program prints the same for all inputs, though the answers differ; None where it does not run."""
+    async def outputs(self, program: str, tests: Sequence[Test]) -> list[str] | None:
+        """What a program prints on each test, right or wrong; None where it does not run on all of them."""
         result = await self.pool.run(program, tests, self.timeout_s, all_tests=True)
-        if any(test.result not in RAN for test in result.tests) or len(result.tests) < len(tests):
+        if len(result.tests) < len(tests) or any(test.result not in RAN for test in result.tests):
             return None
-        differ = len({test.output for test in tests}) > 1
-        return differ and len({test.stdout.rstrip() for test in result.tests}) == 1
+        return [test.stdout.rstrip() for test in result.tests]
+
+    def state_dict(self) -> dict[str, int]:
+        """The counters, so that a resumed run has them."""
+        return {"asked": self.asked, "executed": self.executed}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Inverse of `state_dict`."""
+        self.asked, self.executed = int(state["asked"]), int(state["executed"])
 
     def close(self) -> None:
         """End the workers."""

@@ -15,7 +15,7 @@ from rlready.policy.base import OptimizerConfig, Policy, SamplingParams, require
 from rlready.policy.render import ChatRenderer
 from rlready.policy.tiny import TinyConfig, TinyPolicy, clone_policy
 from rlready.policy.tokenize import bpe_tokenizer
-from rlready.recipes.agnostics.judge import PARTIAL, Judge
+from rlready.recipes.agnostics.judge import Judge
 from rlready.recipes.agnostics.tasks import cut, demonstration, tasks
 from rlready.rewards.code import language
 from rlready.rollout.collect import Collector
@@ -196,8 +196,11 @@ class Lab:
     def grpo(self, policy: Policy, name: str, partial: float = 0.0) -> Callable[[], None]:
         """The work of an arm that learns a language by GRPO."""
         c = self.config
-        algorithm = GRPO(clip_low=c.clip, clip_high=c.clip, seed=self.run.seed)
-        return lambda: self._train(policy, name, algorithm, partial, c.steps, c.groups, c.refill)
+        return lambda: self._train(policy, name, self.algorithm(), partial, c.steps, c.groups, c.refill)
+
+    def algorithm(self) -> GRPO:
+        """The paper's loss; see `grpo`."""
+        return grpo(self.config.clip, self.run.seed)
 
     def rejection(self, policy: Policy, name: str, programs: int) -> Callable[[], None]:
         """The work of an arm that learns by cloning its own right programs, from so many programs in all."""
@@ -231,4 +234,10 @@ class Lab:
             judge.close()
 
 
-__all__ = ["KNOWN", "PARTIAL", "SMOKE", "Config", "Lab"]
+def grpo(clip: float, seed: int) -> GRPO:
+    """The paper's loss: deviation within the group, mean per program, no KL, a symmetric clip, one update a batch.
+
+    The released code computes its ratio against the present weights, so that it is always 1 and no clip acts; here it
+    is against the log-probabilities that were sampled.
+    """
+    return GRPO(clip_low=clip, clip_high=clip, seed=seed)
