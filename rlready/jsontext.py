@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 __all__ = ["MAX_DEPTH", "BadJsonError", "read_json", "read_json_at", "same_value", "why_not_json"]
 
 MAX_DEPTH = 100
-_WINDOW, _AHEAD = 4096, 16
+_WINDOW, _AHEAD = 512, 16
 """An error of Python's reader counts the lines before it, so text that is broken in many places is read by windows.
 An error that is found this far before a window's end is one whatever follows, but for a text that is not closed."""
 _SPACE = re.compile(r"[ \t\n\r]*")
