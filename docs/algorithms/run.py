@@ -55,7 +55,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "luspo": {"constant": 24.0},
     "sft": {"only_right": True},
     "mixed": {"by": "rloo"},
-    "vineppo": {"steps": StepRule(kind="every", size=2)},  # a step of the working is a digit and a sum
+    # A step of the working is a digit and a sum; one optimizer step an update, as all others have.
+    "vineppo": {"steps": StepRule(kind="every", size=2), "epochs": 1, "minibatches": 1},
 }
 DEMONSTRATIONS = 256
 """Worked answers to further tasks, which "mixed" alone is given."""
