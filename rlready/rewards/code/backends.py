@@ -45,6 +45,10 @@ _ETC = ("alternatives", "ld.so.cache", "R", "localtime", "java-17-openjdk", "jav
 _USER = itertools.count()
 
 
+class BoxBroken(Exception):
+    """The sandbox itself does not work, or no longer; nothing is said of the program."""
+
+
 @dataclass(frozen=True)
 class Start:
     """How a process is started: its command, and as which user (None: as this one)."""
@@ -175,7 +179,8 @@ def bubblewrap_start(
             line += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     for folder in [*prefixes(programs, python), *read_only]:
         line += ["--ro-bind", folder, folder]
-    line += ["--proc", "/proc", "--dev", "/dev", "--size", str(tmp), "--tmpfs", "/tmp", "--dir", f"{HARNESS}/inside"]
+    line += ["--proc", "/proc", "--dev", "/dev", "--size", str(tmp), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    line += ["--size", str(tmp), "--tmpfs", "/tmp", "--dir", f"{HARNESS}/inside"]
     for name, fd in files.items():
         line += ["--file", str(fd), f"{HARNESS}/inside/{name}"]
     line += ["--chdir", "/tmp", "--clearenv"]
@@ -184,8 +189,6 @@ def bubblewrap_start(
     if block:
         line += ["--info-fd", str(block[0]), "--block-fd", str(block[1])]
     line += ["--cap-drop", "ALL", "--remount-ro", "/"]
-    if mode == "warm":
-        line += ["--remount-ro", "/dev"]
     line += [python, "-s", "-B", "-c", _BOOT, HARNESS, mode, str(socket)]
     return Start(tuple(line), next_user(), {"PATH": SEARCH})
 
@@ -197,10 +200,18 @@ def unsafe_start(socket: int) -> Start:
 
 
 def sandlock_start(folder: str, memory_mb: int, processes: int, programs: Sequence[str]) -> Start:
-    """How a cell in sandlock is started; its socket is standard input."""
+    """How a cell in sandlock is started; its socket is standard input.
+
+    Raises:
+        BoxBroken: this is root's process and no other user can run it: sandlock does not keep root from changing the
+            modes of files.
+    """
     helper = str(Path(__file__).with_name("sandlock_helper.py"))
     harness = f"{folder}/harness"
     seen = ":".join(prefixes(programs, find_python()))
     boot = (find_python(), "-s", "-B", "-c", _BOOT, harness, "cell", "0")
     line = (sys.executable, "-I", helper, folder, str(memory_mb), str(processes), seen, *boot)
-    return Start(line, next_user() if _readable_by_all(os.path.realpath(sys.executable)) else None, environment())
+    user = next_user()
+    if user is not None and not _readable_by_all(os.path.realpath(sys.executable)):
+        raise BoxBroken(f"started by root it runs as another user, who may not read {os.path.realpath(sys.executable)}")
+    return Start(line, user, environment())

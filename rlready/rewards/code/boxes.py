@@ -24,6 +24,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlready.rewards.code.backends import (
+    BoxBroken,
     Start,
     bubblewrap_start,
     find_bubblewrap,
@@ -38,10 +39,6 @@ from rlready.rewards.code.limits import Limits
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0
 _NUMBERS = itertools.count(1)
-
-
-class BoxBroken(Exception):
-    """The sandbox itself does not work, or no longer; nothing is said of the program."""
 
 
 class _Launcher:

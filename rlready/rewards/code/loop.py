@@ -86,7 +86,6 @@ class Lane:
             spec = {
                 "nested": box.nested,
                 "alone": box.alone,
-                "filter": box.alone,
                 "place": box.folder(),
                 "limits": job.limits.of_cell(job.argv[0], job.seconds, box.nested or box.alone),
                 "argv": job.argv,

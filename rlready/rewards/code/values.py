@@ -53,13 +53,43 @@ def _read(text: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return _build(ast.parse(text, mode="eval").body)
+    except (_Unread, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise _Unread("it is no value") from None
+
+
+def _build(node: ast.expr) -> Any:
+    """The value of a literal, `inf` and `nan` among them as Python prints them."""
+    if isinstance(node, ast.Constant) and node.value is not Ellipsis:
+        return node.value
+    if isinstance(node, ast.List):
+        return [_build(item) for item in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_build(item) for item in node.elts)
+    if isinstance(node, ast.Set):
+        return {_build(item) for item in node.elts}
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_build(key): _build(value) for key, value in pairs if key is not None}
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return float(node.id)
+    if isinstance(node, ast.Call) and not node.keywords and isinstance(node.func, ast.Name):
+        items = [_build(item) for item in node.args]
+        if node.func.id in ("set", "frozenset") and len(items) <= 1:
+            return set(*items)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _build(node.operand)
+        if type(value) in (int, float, complex):
+            return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        one, other = _build(node.left), _build(node.right)
+        if type(one) in (int, float) and type(other) is complex:
+            return one + other if isinstance(node.op, ast.Add) else one - other
+    raise _Unread("it is no value")
 
 
 def values_equal(given: Any, wanted: Any, tolerance: float = TOLERANCE) -> bool:
@@ -78,9 +108,9 @@ def values_equal(given: Any, wanted: Any, tolerance: float = TOLERANCE) -> bool:
     if isinstance(wanted, dict):
         if not isinstance(given, dict) or len(given) != len(wanted):
             return False
+        typed = {(type(key), key): value for key, value in given.items()}  # True is not 1
         return all(
-            any(type(k) is type(key) and k == key for k in (key,) if k in given)
-            and values_equal(given[key], value, tolerance)
+            (type(key), key) in typed and values_equal(typed[type(key), key], value, tolerance)
             for key, value in wanted.items()
         )
     if isinstance(wanted, set | frozenset):

@@ -27,7 +27,9 @@ def isolation() -> str:
 
 @pytest.fixture(scope="module")
 def pool(isolation: str) -> Iterator[CodePool]:
-    """A pool for Python with narrow limits."""
+    """A pool for Python with narrow limits, in bubblewrap: the attacks want namespaces of their own around them."""
+    if not isolation.startswith("bubblewrap"):
+        pytest.skip(f"bubblewrap does not work here; what isolates is {isolation}")
     with CodePool("python", workers=1, limits=SMALL) as made:
         yield made.start()
 

@@ -292,7 +292,8 @@ def test_other_isolation_gives_the_same_results(isolation: str, kind: str) -> No
         assert pool.run_sync("1 / 0", TESTS, 30).exit_code == 1
         assert pool.run_sync("while 1: pass", TESTS, 1).result == "fail:timeout"
         assert pool.run_sync("while 1: print('x' * 10**6)", TESTS, 30).result == "fail:other"
-        daemon = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork()\n  os.execvp('sleep', ['sleep', '4321'])\nprint(2)"
+        daemon = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork()\n"
+        daemon += "  os.execvp('sleep', ['sleep', '4321'])\nprint(2)"
         assert pool.run_sync(daemon, [Test("", "2\n")] * 2, 30).result == "success"
         alive = [n for n in os.listdir("/proc") if n.isdigit() and _sleeps(n)]
         assert not alive

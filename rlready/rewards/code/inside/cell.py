@@ -82,13 +82,15 @@ class Cell:
         os.close(picture)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
-        if not self.alone:
-            kernel.adopt_orphans()
         _limit(limits)
-        kernel.no_new_privileges()
-        if spec["filter"]:
+        if self.alone:
+            kernel.no_new_privileges()
             kernel.filter_calls()
-        kernel.hide_memory()
+            kernel.hide_memory()
+        else:  # another sandbox around this process may have done it, and forbid it
+            for call in (kernel.adopt_orphans, kernel.no_new_privileges, kernel.hide_memory):
+                with contextlib.suppress(OSError):
+                    call()
         self.before = self._files()
 
     def run(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -114,7 +116,7 @@ class Cell:
             )
         child = os.fork()
         if child == 0:
-            program.become(role, self.file, (fds[0], self.out, self.err), fds[1:])
+            program.become(role, self.file, (fds[0], self.out, self.err), fds[1:], self.alone)
         return child
 
     def _end_all(self, child: int) -> None:

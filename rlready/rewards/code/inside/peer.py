@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .remote import Remote
-from .wire import Decoder, Encoder, Stream, WireError
+from .wire import UNREADABLE, Decoder, Encoder, Stream, WireError
 
 _FRAMES = ("f_", "tb_", "gi_", "cr_", "ag_", "co_")
 
@@ -119,7 +119,10 @@ class Peer:
         for number, content in changes:
             if type(number) is not int or not 0 <= number < len(sent):
                 raise WireError("a message cannot be read")
-            decode.fill(sent[number], content[0], content[1:])
+            try:
+                decode.fill(sent[number], content[0], content[1:])
+            except UNREADABLE:
+                raise WireError("a message cannot be read") from None
         if kind == "!":
             return result
         if isinstance(result, (StopIteration, StopAsyncIteration)) and op != "next" and self.strict:
@@ -179,7 +182,7 @@ class Peer:
         changes = []
         for n, box in enumerate(decode.containers):
             if not _unchanged(box, before[n]):
-                changes.append([n, Encoder(self.export, {k: v for k, v in known.items() if k != id(box)}).content(box)])
+                changes.append([n, Encoder(self.export, known).content(box)])
         self.stream.send([*answer, changes, self._take_printed()])
 
     def _tell_error(self, error: BaseException) -> list[Any]:

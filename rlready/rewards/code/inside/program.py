@@ -20,8 +20,8 @@ OURS = ("inside",)
 _KEPT_FROM = 40
 
 
-def become(role: str, file: str, streams: tuple[int, int, int], extra: list[int]) -> NoReturn:
-    """Turn this process into the program: a plain run, or one side of a function test."""
+def become(role: str, file: str, streams: tuple[int, int, int], extra: list[int], alone: bool) -> NoReturn:
+    """Turn this process into the program: a plain run, or one side of a function test; see `Cell` for `alone`."""
     code = 1
     try:
         os.setsid()
@@ -29,7 +29,11 @@ def become(role: str, file: str, streams: tuple[int, int, int], extra: list[int]
             os.dup2(fd, number)
         kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _KEPT_FROM) for fd in extra]
         os.closerange(3, _KEPT_FROM)
-        kernel.drop_capabilities()
+        try:
+            kernel.drop_capabilities()
+        except OSError:
+            if alone:  # else another sandbox forbids the call
+                raise
         kernel.LIBC.prctl(4, 1, 0, 0, 0)  # its own memory is no secret
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_IGN)  # as Python has it

@@ -69,7 +69,7 @@ def _names(space: dict[str, Any], peer: Peer) -> dict[str, Any]:
             continue
         home = getattr(value, "__module__", None)
         if isinstance(home, str) and home != "solution" and getattr(sys.modules.get(home), name, None) is value:
-            found[name] = ["m", home, name]
+            found[name] = ["m", home, name, peer.export(value)]
             continue
         try:
             found[name] = Encoder(peer.export)(value) if _handy(value) else peer.export(value)

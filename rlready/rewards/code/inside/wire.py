@@ -28,6 +28,8 @@ from typing import Any
 
 from .remote import Remote
 
+UNREADABLE = (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError)
+"""What reading a message that no Encoder wrote may raise."""
 _DEEPEST = 150
 _LONGEST = 64 << 20
 _DATES: dict[str, Any] = {"date": date, "datetime": datetime, "time": time}
@@ -169,12 +171,8 @@ _CONTAINERS = (list, dict, set, bytearray, deque)
 
 def _ours(value: Any) -> bool:
     """Whether a subclass of a container has so much of its own that it is an object rather than data."""
-    return any(name not in _USUAL for name in vars(type(value)) if not name.startswith("__")) and not isinstance(
-        value, Counter
-    )
-
-
-_USUAL = frozenset({"default_factory", "move_to_end", "popitem", "copy"})
+    kind = type(value)
+    return kind.__module__ != "collections" and any(not name.startswith("__") for name in vars(kind))
 
 
 class Decoder:
@@ -196,7 +194,7 @@ class Decoder:
             return told
         try:
             return self._tagged(told[0], told[1:], depth)
-        except (TypeError, ValueError, IndexError, ArithmeticError, KeyError) as error:
+        except UNREADABLE as error:
             raise WireError(f"a message cannot be read ({type(error).__name__})") from None
 
     def _tagged(self, tag: str, rest: list[Any], depth: int) -> Any:
