@@ -1,8 +1,9 @@
-"""Do question, thoughts and answer speak one language?
+"""In which language is a text, and do question, thoughts and answer speak one?
 
-LaTeX, code and tags are taken out, then each of the three texts is classified; where all three agree the reward is 1
-(+0.1 by its weight in Magistral, arXiv 2506.10910). A text with very few letters left cannot be told: then there is no
-bonus and no penalty, and the part `short` says so, so that a policy that learns to say next to nothing is seen.
+`verify_language` asks the first. For the second, LaTeX, code and tags are taken out, then each of the three texts is
+classified; where all three agree the reward is 1 (+0.1 by its weight in Magistral, arXiv 2506.10910). A text with very
+few letters left cannot be told: then there is no bonus and no penalty, and the part `short` says so, so that a policy
+that learns to say next to nothing is seen.
 
 The classifier is any function from a text to a language's code. `Classifier`, the default, is `py3langid` (BSD; its
 model of 139 languages is within the package, 4.6 MB), limited to the languages at hand: short texts are told apart far
@@ -18,10 +19,14 @@ from typing import Any
 
 from rlready.errors import UserError
 from rlready.rewards.format import ThinkFormat
+from rlready.rewards.marks import visible
+from rlready.rewards.verdict import Graded, failed, no_answer, right, short, wrong
+from rlready.rewards.words import is_unspaced
 from rlready.scoring import RewardFn, answer_text, declare
 from rlready.types import Score, Task, Trajectory, Verdict
 
 Classify = Callable[[str], str]
+_MAX_TOLD = 20_000  # characters; more tell nothing more
 
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _MATHS = re.compile(
@@ -33,11 +38,11 @@ _COMMAND = re.compile(r"\\[A-Za-z]+\*?(?:\s*\[[^\]]*\])?(?:\s*\{(?:[^{}]|\{[^{}]
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>|\[/?[A-Z_]+\]")
 
 
-def strip_marks(text: str) -> str:
-    """The words of a text: fenced and inline code, LaTeX and tags taken out, blank space joined."""
+def strip_marks(text: str, *, lines: bool = False) -> str:
+    """The words of a text: fenced and inline code, LaTeX and tags taken out, blank space joined unless `lines` stay."""
     for pattern in (_CODE, _MATHS, _COMMAND, _TAG):
         text = pattern.sub(" ", text)
-    return " ".join(text.split())
+    return text if lines else " ".join(text.split())
 
 
 def letters(text: str) -> int:
@@ -46,21 +51,23 @@ def letters(text: str) -> int:
 
 
 class Classifier:
-    """`py3langid` limited to some languages. Loads its model when it is first asked; answers are remembered.
+    """`py3langid`, limited to some languages or (None) to none.
+
+    Loads its model when it is first asked; answers are remembered.
 
     Attributes:
-        languages: the codes (ISO 639-1) it chooses among.
+        languages: the codes (ISO 639-1) it chooses among; empty for all that the model knows.
     """
 
-    def __init__(self, languages: Sequence[str]) -> None:
+    def __init__(self, languages: Sequence[str] | None) -> None:
         """Choose the languages.
 
         Raises:
             UserError: there are fewer than two.
         """
-        if len(set(languages)) < 2:
+        if languages is not None and len(set(languages)) < 2:
             raise UserError(f"A language classifier needs at least two languages, not {list(languages)}.")
-        self.languages = tuple(languages)
+        self.languages = tuple(languages or ())
         self._model: Any = None
         self._known = functools.lru_cache(maxsize=100_000)(self._ask)
 
@@ -77,6 +84,16 @@ class Classifier:
             self._model = self._load()
         return str(self._model.classify(text)[0])
 
+    def knows(self, code: str) -> bool:
+        """Whether a language is among those that are told apart.
+
+        Raises:
+            UserError: as when a text is classified.
+        """
+        if self._model is None:
+            self._model = self._load()
+        return code in self._model.nb_classes and (not self.languages or code in self.languages)
+
     def _load(self) -> Any:
         try:
             from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -88,7 +105,8 @@ class Classifier:
         unknown = sorted(set(self.languages) - set(model.nb_classes))
         if unknown:
             raise UserError(f'py3langid knows no language "{unknown[0]}"; give codes such as en, fr, de, es.')
-        model.set_languages(self.languages)
+        if self.languages:
+            model.set_languages(self.languages)
         return model
 
 
@@ -131,3 +149,54 @@ def same_language(
         return Score(same, Verdict.RIGHT if same else Verdict.WRONG, {"same": same, "short": 0.0})
 
     return declare(same_language, name="same_language")
+
+
+@functools.lru_cache(maxsize=16)
+def _classifier(among: tuple[str, ...] | None) -> Classifier:
+    return Classifier(among)
+
+
+def verify_language(
+    text: str, wanted: str | Sequence[str], *, among: Sequence[str] | None = None, least: int = 12
+) -> Graded:
+    """Right where a text is in the wanted language, or in one of several.
+
+    Thoughts, code, LaTeX and tags are left out. Give `among` where it is known which languages there may be: short
+    texts are told apart far better among a few.
+
+    Args:
+        text: the text.
+        wanted: a code such as "de" (ISO 639-1), or several.
+        among: the codes that are told apart; None for the 139 of py3langid.
+        least: letters that must be left; a character of a script without blanks counts as three.
+
+    Raises:
+        UserError: `among` has fewer than two codes or one that py3langid does not know, or it is not installed.
+    """
+    codes = [wanted] if isinstance(wanted, str) else list(wanted) if isinstance(wanted, (list, tuple)) else []
+    tell = _classifier(None if among is None else tuple(among))
+    if not codes or not all(isinstance(code, str) and tell.knows(code) for code in codes):
+        return failed(f"the wanted language {short(wanted)} is none that is told apart; give codes such as en, fr, zh")
+    words = strip_marks(visible(text))
+    if sum(3 if is_unspaced(c) else 1 for c in words if c.isalpha()) < least:
+        return no_answer("there are too few letters to tell a language")
+    found = tell(words[:_MAX_TOLD])
+    if found in codes:
+        return right(f"the text is in the language {found}")
+    return wrong(f"the text is in the language {found}, not {' or '.join(codes)}")
+
+
+def in_language(column: str = "language", *, among: Sequence[str] | None = None, least: int = 12) -> RewardFn:
+    """Reward an answer in the language whose code is `task.data[column]`; see `verify_language`.
+
+    Raises:
+        UserError: fewer than two languages were given.
+    """
+    if among is not None:
+        Classifier(among)
+
+    def in_language(task: Task, trajectory: Trajectory) -> Score:
+        wanted = task.data.get(column)
+        return verify_language(answer_text(trajectory), wanted or "", among=among, least=least).as_score()
+
+    return declare(in_language, name="in_language", columns=[column])
