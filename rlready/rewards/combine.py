@@ -1,10 +1,11 @@
-"""Several rewards as one: a weighted sum with gates, every part kept by name."""
+"""Several rewards as one: a weighted sum or a product, with gates and caps, every part kept by name."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from rlready.errors import UserError, did_you_mean
 from rlready.scoring import RewardFn, as_scorer, declare
@@ -17,8 +18,11 @@ def compose(
     gates: Sequence[str] = (),
     stops: Sequence[str] = (),
     verdict: str | None = None,
+    how: Literal["sum", "product"] = "sum",
+    caps: Mapping[str, float] | None = None,
+    cap: float | None = None,
 ) -> RewardFn:
-    """Put rewards together: the value is the sum of weight times part.
+    """Put rewards together: the value is the sum of weight times part, or the product of the parts.
 
     Args:
         parts: name to reward, or to (weight, reward); any accepted form, TRL's included. A weight may be 0 (measured,
@@ -28,6 +32,10 @@ def compose(
             is 0 (Magistral's format gate, arXiv 2506.10910). The score's parts then hold what was graded.
         verdict: the part whose verdict is that of the whole; default the first that applies. A gate that is not right
             overrules a right verdict.
+        how: "sum", or "product": every part is needed, and one that is 0 or less makes the whole 0. A weight is then 1
+            or 0 (measured, no factor).
+        caps: the most that a part's term (weight times part; in a product the part) may be, by name.
+        cap: the most that the whole may be.
 
     Returns:
         A reward. Its score's parts hold each part's unweighted value under its name, and a part's own parts under
@@ -35,7 +43,7 @@ def compose(
         fails: a sum with a hole in it would be read as a low score.
 
     Raises:
-        UserError: no part, a weight that is not finite, or a gate, stop or verdict that is no part.
+        UserError: no part, a weight or cap that is not finite, or a gate, stop, cap or verdict that is no part.
     """
     if not parts:
         raise UserError("rewards.compose needs at least one part.")
@@ -46,7 +54,8 @@ def compose(
         if not isinstance(weight, (int, float)) or not math.isfinite(weight):
             raise UserError(f'rewards.compose: the weight of "{name}" is {weight!r}; it must be a finite number.')
         weights[name], scorers[name] = float(weight), as_scorer(fn)
-    for name in [*gates, *stops, *([] if verdict is None else [verdict])]:
+    _check(weights, how, caps or {}, cap)
+    for name in [*gates, *stops, *(caps or {}), *([] if verdict is None else [verdict])]:
         if name not in parts:
             raise did_you_mean("part of rewards.compose", name, list(parts))
 
@@ -70,17 +79,41 @@ def compose(
             if score.verdict is Verdict.GRADER_FAILED:
                 return Score.failed(f'part "{name}": {score.note}')
         named = _named(scores)
-        total = sum(weights[name] * score.value for name, score in scores.items())
+        total = _total({name: score.value for name, score in scores.items()}, weights, how, caps or {})
         main = scores[verdict] if verdict in scores else next(iter(scores.values()))
         overall = main.verdict
         for gate in gates:
             if gate in scores and scores[gate].verdict is not Verdict.RIGHT:
                 total = min(total, 0.0)
                 overall = scores[gate].verdict if overall is Verdict.RIGHT else overall
-        return Score(total, overall, named)
+        total = total if cap is None else min(total, cap)
+        note = "; ".join(f"{name}: {score.note}" for name, score in scores.items() if score.note)
+        return Score(total, overall, named, note)
 
     columns = dict.fromkeys(column for scorer in scorers.values() for column in scorer.columns)
     return declare(compose, name="compose", columns=list(columns))
+
+
+def _check(weights: Mapping[str, float], how: str, caps: Mapping[str, float], cap: float | None) -> None:
+    if how not in ("sum", "product"):
+        raise did_you_mean("value of how", str(how), ("sum", "product"))
+    for name, most in [*caps.items(), *([] if cap is None else [("the whole", cap)])]:
+        if not isinstance(most, (int, float)) or not math.isfinite(most):
+            raise UserError(f'rewards.compose: the cap of "{name}" is {most!r}; it must be a finite number.')
+    odd = next((name for name, weight in weights.items() if weight not in (0.0, 1.0)), None)
+    if how == "product" and odd is not None:
+        raise UserError(f'rewards.compose: in a product the weight of "{odd}" must be 1 or 0, not {weights[odd]:g}.')
+
+
+def _total(
+    values: Mapping[str, float], weights: Mapping[str, float], how: str, caps: Mapping[str, float]
+) -> float:  # fmt: skip
+    """The sum or product of the parts that apply."""
+    if how == "sum":
+        return sum(min(weights[name] * value, caps.get(name, math.inf)) for name, value in values.items())
+    factors = [min(value, caps.get(name, math.inf)) for name, value in values.items() if weights[name]]
+    # two parts below 0 are not to make a good whole
+    return math.prod(factors) if factors and min(factors) > 0 else 0.0
 
 
 def _stopped(name: str, score: Score, found: Mapping[str, Score | None]) -> Score:

@@ -80,17 +80,17 @@ def find_json(text: str, want: Want = "any") -> FoundJson:
     except BadJsonError:
         pass
     blocks, prose = _parted(text)
-    if blocks:
-        try:
-            return FoundJson("value", read_json(blocks[-1]), count=len(blocks))
-        except BadJsonError as error:
-            return FoundJson("broken", why=_where(error, blocks[-1]), count=len(blocks))
-    last, other, count = FoundJson("none"), FoundJson("none"), 0
+    last, other, count = FoundJson("none"), FoundJson("none"), len(blocks)
     for piece in prose:
         for item in _values(piece):
             count += 1
             fits = item.found == "broken" or want == "any" or isinstance(item.value, dict if want == "object" else list)
             last, other = (item, other) if fits else (last, item)
+    if blocks:
+        try:
+            return FoundJson("value", read_json(blocks[-1]), count=count)
+        except BadJsonError as error:
+            return FoundJson("broken", why=_where(error, blocks[-1]), count=count)
     found = last if last.found != "none" else other
     return FoundJson(found.found, found.value, found.why, count)
 
