@@ -210,7 +210,9 @@ def sandlock_start(folder: str, memory_mb: int, processes: int, programs: Sequen
     harness = f"{folder}/harness"
     seen = ":".join(prefixes(programs, find_python()))
     boot = (find_python(), "-s", "-B", "-c", _BOOT, harness, "cell", "0")
-    line = (sys.executable, "-I", helper, folder, str(memory_mb), str(processes), seen, *boot)
+    spec = importlib.util.find_spec("sandlock")
+    home = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else ""
+    line = (sys.executable, "-I", helper, home, folder, str(memory_mb), str(processes), seen, *boot)
     user = next_user()
     if user is not None and not _readable_by_all(os.path.realpath(sys.executable)):
         raise BoxBroken(f"started by root it runs as another user, who may not read {os.path.realpath(sys.executable)}")

@@ -291,6 +291,7 @@ class FreshBox(Box):
         self._over: dict[int, str] = {}
         self._next = ""
         self._looked = 0.0
+        self.last_words = ""  # what the last sandbox that ended said to standard error
 
     def folder(self) -> str:
         """In bubblewrap its own /tmp; else a folder made for this cell."""
@@ -336,6 +337,7 @@ class FreshBox(Box):
         except subprocess.TimeoutExpired as error:
             raise BoxBroken("a cell could not be ended") from error
         finally:
+            self.last_words = _read_all(said)
             os.close(said)
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlready.rewards.code.boxes import Box, BoxBroken, memory_file
+from rlready.rewards.code.backends import BoxBroken
+from rlready.rewards.code.boxes import Box, memory_file
 from rlready.rewards.code.limits import Limits
 
 _BLOCK = 1 << 16

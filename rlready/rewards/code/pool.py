@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from rlready.aio import call_in_thread
 from rlready.errors import UserError
-from rlready.rewards.code.boxes import Box, BoxBroken
+from rlready.rewards.code.backends import BoxBroken
+from rlready.rewards.code.boxes import Box
 from rlready.rewards.code.languages import Language, language
 from rlready.rewards.code.limits import Limits
 from rlready.rewards.code.loop import Outcome, run_many

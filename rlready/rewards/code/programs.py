@@ -9,7 +9,8 @@ import shlex
 import signal
 from types import TracebackType
 
-from rlready.rewards.code.boxes import Box, BoxBroken, memory_file
+from rlready.rewards.code.backends import BoxBroken
+from rlready.rewards.code.boxes import Box, memory_file
 from rlready.rewards.code.inside import image
 from rlready.rewards.code.languages import Language
 from rlready.rewards.code.limits import Limits

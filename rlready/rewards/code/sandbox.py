@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 from rlready.errors import UserError
-from rlready.rewards.code.backends import REMEDY, SEARCH, find_bubblewrap, has_sandlock
-from rlready.rewards.code.boxes import Box, BoxBroken, FreshBox, WarmBox, memory_file
+from rlready.rewards.code.backends import REMEDY, SEARCH, BoxBroken, find_bubblewrap, has_sandlock
+from rlready.rewards.code.boxes import Box, FreshBox, WarmBox, memory_file
 from rlready.rewards.code.inside import image
 from rlready.rewards.code.limits import Limits
 from rlready.rewards.code.loop import Job, Loop, run_once
@@ -125,7 +125,7 @@ def _trial(kind: str) -> str:
     loop = Loop(box)
     try:
         outcome = run_once(loop, loop.open(Job(("true",), "execute", "nothing", picture, 20.0, Limits())), b"")
-        said = outcome.stderr.decode("utf-8", "replace").strip()
+        said = outcome.stderr.decode("utf-8", "replace").strip() or box.last_words[-300:]
         return "" if outcome.code == 0 else f"{kind} does not run a program ({outcome.how}) {said}".strip()
     except BoxBroken as error:
         return str(error)

@@ -10,8 +10,9 @@ import sys
 
 def main() -> int:
     """Start the command that follows the settings, and wait for it."""
-    folder, memory_mb, processes, seen, *command = sys.argv[1:]
+    home, folder, memory_mb, processes, seen, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become ours, so that they can be ended
+    sys.path.insert(0, home)
     sandlock = importlib.import_module("sandlock")
 
     system = [

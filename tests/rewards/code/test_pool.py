@@ -211,7 +211,7 @@ def test_a_sandbox_that_stays_broken_is_the_graders_failure(isolation: str, monk
 
 
 def _broken() -> int:
-    from rlready.rewards.code.boxes import BoxBroken
+    from rlready.rewards.code.backends import BoxBroken
 
     raise BoxBroken("out of order")
 
@@ -263,8 +263,9 @@ def test_shell_lines() -> None:
 
 def test_read_only_folders_are_seen(isolation: str) -> None:
     folder = Path(__file__).parent
-    if not all(path.stat().st_mode & 0o005 == 0o005 for path in (folder, *folder.parents)):
-        pytest.skip("the tests lie where other users may not read")
+    readable = all(path.stat().st_mode & 0o005 == 0o005 for path in (folder, *folder.parents))
+    if not readable or str(folder).startswith("/tmp/"):
+        pytest.skip("the tests lie where the sandbox's user may not read, or in /tmp")
     program = f"print(len(open({str(folder / 'conftest.py')!r}).read()) > 0)"
     with CodePool("python", workers=1) as pool:
         assert pool.run_sync(program, [Test("", "True\n")]).result == "fail:error"

@@ -159,10 +159,11 @@ class Encoder:
             return ["g", value.start, value.stop, value.step]
         if kind is timedelta:
             return ["T", "timedelta", value.days, value.seconds, value.microseconds]
-        if kind in _DATES.values():
+        if _DATES.get(kind.__name__) is kind:
             return ["T", kind.__name__, value.isoformat()]
-        if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
-            return ["k", value.__name__]
+        name = value.__name__ if isinstance(value, type) else ""
+        if name and getattr(builtins, name, None) is value:
+            return ["k", name]
         return self._export(value)
 
 
