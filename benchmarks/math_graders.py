@@ -115,7 +115,7 @@ def cases(path: Path) -> list[Pair]:
         record = json.loads(line) if line.strip() else {"kind": ""}
         if record["kind"].startswith("math"):
             whole = record["kind"] == "math_response"
-            out.append((record["prediction"], record["reference"], whole, record["correct"]))
+            out.append((str(record["prediction"]), str(record["reference"]), whole, bool(record["correct"])))
     return out
 
 
@@ -129,7 +129,7 @@ def ours() -> Callable[[Pair], bool]:
 
 def theirs() -> Callable[[Pair], bool]:
     """math-verify as its documentation has it: parse both, verify(gold, answer)."""
-    from math_verify import parse, verify
+    from math_verify import parse, verify  # type: ignore[import-not-found]
 
     def grade(pair: Pair) -> bool:
         gold = pair[1] if "$" in pair[1] else f"${pair[1]}$"
@@ -143,9 +143,9 @@ def serve(side: str) -> None:
     """A grading process: blocks of pairs come in as lines, verdicts and seconds go out."""
     grade = ours() if side == "ours" else theirs()
     for line in sys.stdin:
-        pairs: list[Pair] = [tuple(p) for p in json.loads(line)]  # type: ignore[misc]
+        pairs: list[Pair] = [tuple(p) for p in json.loads(line)]
         before, began = _processor(), time.perf_counter()
-        verdicts = []
+        verdicts: list[bool | None] = []
         for pair in pairs:
             try:
                 verdicts.append(grade(pair))
