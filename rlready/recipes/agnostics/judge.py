@@ -68,7 +68,7 @@ class Judge:
             text = find_program(answer_text(trajectory), self.pool.language.name)
             if not text.strip():
                 return Score(0.0, Verdict.NO_ANSWER, {"ran": 0.0}, "there is no fenced block with a program")
-            result = await self.run(text, tests_of(task))
+            result = await self.run(text, cases_of(task))
             if result.sandbox_failed:
                 return Score.failed(result.reason)
             parts = {"ran": float(result.result in RAN)}
@@ -99,6 +99,6 @@ class Judge:
         self.pool.close()
 
 
-def tests_of(task: Task) -> tuple[Test, ...]:
+def cases_of(task: Task) -> tuple[Test, ...]:
     """The tests of a task."""
     return tuple(Test(**test) for test in task.data["tests"])

@@ -16,7 +16,7 @@ from rlready.policy.render import ChatRenderer
 from rlready.policy.tiny import TinyConfig, TinyPolicy, clone_policy
 from rlready.policy.tokenize import bpe_tokenizer
 from rlready.recipes.agnostics.judge import Judge
-from rlready.recipes.agnostics.tasks import cut, demonstration, tasks
+from rlready.recipes.agnostics.tasks import cut, tasks
 from rlready.rewards.code import language
 from rlready.rollout.collect import Collector
 from rlready.run import Run
@@ -68,7 +68,7 @@ class Config:
     look_tasks: int = 78
     groups: int = 8
     group_size: int = 16
-    steps: int = 80
+    steps: int = 60
     lr: float = 5e-4
     warmup: int = 8
     clip: float = 0.1
@@ -81,7 +81,7 @@ class Config:
     test_tasks: int = 156
     eval_temperature: float = 0.2
     eval_samples: int = 2
-    timeout: float = 2.0
+    timeout: float = 3.0
     looks: int = 4
     probes: int = 312
     checked: tuple[str, ...] = ("python", "lua", "ocaml", "fortran", "r")
@@ -91,19 +91,20 @@ class Config:
 
 
 SMOKE = Config(
-    known=104,
-    few=52,
+    known=208,
+    few=156,
     start=1.0,
-    clone_epochs=1,
+    clone_epochs=2,
+    clone_lr=5e-3,
     look_after=0,
-    look_every=8,
-    look_tasks=4,
+    look_every=60,
+    look_tasks=2,
     vocabulary=400,
     groups=2,
     group_size=4,
     steps=2,
     rounds=1,
-    max_tokens=48,
+    max_tokens=96,
     train_tasks=26,
     dev_tasks=4,
     test_tasks=6,
@@ -111,9 +112,16 @@ SMOKE = Config(
     timeout=1.0,
     looks=1,
     probes=12,
-    checked=("python", "lua"),
-    model=TinyConfig(dim=48, layers=1, heads=4, kv_heads=1, max_len=320, value_head=False),
+    checked=("lua",),
+    model=TinyConfig(dim=48, layers=2, heads=4, kv_heads=1, max_len=320, value_head=False),
 )
+
+# What the doctor looks at: a policy that is right now and then, so that a batch has something to teach, within seconds.
+DOCTOR = replace(
+    SMOKE, known=26, few=1040, second="lua", look_every=1000, clone_epochs=4, group_size=8, vocabulary=512,
+    max_tokens=128,
+    model=TinyConfig(dim=96, layers=2, heads=4, kv_heads=1, max_len=320, value_head=False),
+)  # fmt: skip
 
 
 @dataclass
@@ -138,7 +146,7 @@ class Lab:
         self.shown: list[tuple[Task, str]] = []
         for name, n in {KNOWN: c.known, c.first: c.few, c.second: c.few}.items():
             drawn = tasks(combos["train"], language(name), n, derive(seed, "shown", name), f"shown {name}")
-            self.shown += [(task, demonstration(task, seed)) for task in drawn]
+            self.shown += [(task, str(task.data["solution"])) for task in drawn]
         texts = [text for task, program in self.shown for text in (task.prompt[0].text, program)]
         tokenizer = bpe_tokenizer(texts, c.vocabulary, ("<s>", "<turn>", "<end>"))
         self.renderer = ChatRenderer(tokenizer, bos="<s>", turn="<turn>", end="<end>")

@@ -11,7 +11,7 @@ from typing import Any
 from rlready.aio import run_sync
 from rlready.envs.chat import ChatEnv
 from rlready.policy.base import Policy, SamplingParams
-from rlready.recipes.agnostics.judge import Judge, tests_of
+from rlready.recipes.agnostics.judge import Judge, cases_of
 from rlready.recipes.study import MODES, Study
 from rlready.rewards.code import RESULTS, find_program, language
 from rlready.rewards.code.conformance import Conformance, check_language
@@ -40,7 +40,7 @@ class Names:
         return f"{name}, {second}"
 
 
-def conformance(run: Run, names: Sequence[str]) -> tuple[dict[str, float], Table]:
+def conformance(run: Run, names: Sequence[str], timeout_s: float) -> tuple[dict[str, float], Table]:
     """Run the conformance programs of every language that is installed, in a stage; numbers, and a table."""
     with run.stage("conformance") as stage:
         if not stage.done:
@@ -50,7 +50,7 @@ def conformance(run: Run, names: Sequence[str]) -> tuple[dict[str, float], Table
                 if not chosen.runs_here:
                     run.say(f"{chosen.name} is left out: {chosen.remedy}.")
                     continue
-                rows[chosen.name] = _row(check_language(chosen))
+                rows[chosen.name] = _row(check_language(chosen, timeout_s=timeout_s))
             stage.result["rows"] = rows
         rows = stage.result["rows"]
     numbers = {
@@ -105,8 +105,8 @@ async def _looked(played: Sequence[Trajectory], judge: Judge) -> dict[str, float
     ran, ignores, empty = [], [], []
     for trajectory in played:
         text = find_program(answer_text(trajectory), judge.pool.language.name)
-        outputs = await judge.outputs(text, tests_of(trajectory.task)) if text.strip() else None
-        differ = len({test.output for test in tests_of(trajectory.task)}) > 1
+        outputs = await judge.outputs(text, cases_of(trajectory.task)) if text.strip() else None
+        differ = len({test.output for test in cases_of(trajectory.task)}) > 1
         ran.append(float(outputs is not None))
         ignores.append(float(outputs is not None and differ and len(set(outputs)) == 1))
         empty.append(float(outputs is not None and not any(outputs)))

@@ -15,7 +15,7 @@ from rlready.envs.chat import ChatEnv
 from rlready.policy.base import Policy
 from rlready.recipes.agnostics.full import FULL, Full, full_of
 from rlready.recipes.agnostics.judge import PARTIAL
-from rlready.recipes.agnostics.lab import SMOKE, Config, Lab
+from rlready.recipes.agnostics.lab import DOCTOR, SMOKE, Config, Lab
 from rlready.recipes.agnostics.measure import Names, Probe, conformance, draw_curves, judged, probe
 from rlready.recipes.agnostics.plan import plan as plan_of
 from rlready.recipes.study import Study
@@ -43,7 +43,7 @@ def small(run: Run, config: Config | None = None) -> Report:
 
 def _compared(run: Run, c: Config, lab: Lab) -> Report:
     one, two = lab.judges
-    numbers, checked = conformance(run, c.checked)
+    numbers, checked = conformance(run, c.checked, c.timeout)
 
     def study(name: str) -> Study:
         sets = lab.sets[name]
@@ -104,7 +104,7 @@ def _titled(study: Study, name: str) -> list[Table]:
 
 def setup(run: Run, config: Config | None = None) -> Setup:
     """What `rlready doctor agnostics` examines: the RL of this recipe, from a policy that was warmed up for seconds."""
-    c = config or SMOKE
+    c = config or DOCTOR
     lab = Lab(run, c)
     base = lab.policy()
     with run.stage("warm-up"):
@@ -113,6 +113,7 @@ def setup(run: Run, config: Config | None = None) -> Setup:
     return Setup(
         lab.start(base, c.lr), sets["train"], ChatEnv, lab.algorithm(), lab.params, group_size=c.group_size,
         splits={name: sets[name] for name in ("dev", "test")}, seed=run.seed, name="agnostics",
+        gold=lambda task: str(task.data["solution"]),
     )  # fmt: skip
 
 

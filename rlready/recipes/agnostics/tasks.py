@@ -53,7 +53,10 @@ def problem(family: Family, settings: Settings, chance: random.Random) -> Proble
 
 
 def tasks(combos: Sequence[Combo], language: Language, n: int, seed: int, name: str) -> TaskSet:
-    """So many tasks, going round the families; tips are left out, as a constant text says nothing to a small model."""
+    """So many tasks, going round the families; tips are left out, as a constant text says nothing to a small model.
+
+    A task's data have the record, and a right response as "solution".
+    """
     by_family: dict[str, list[Settings]] = {}
     for family, settings in combos:
         by_family.setdefault(family.name, []).append(settings)
@@ -64,16 +67,8 @@ def tasks(combos: Sequence[Combo], language: Language, n: int, seed: int, name: 
         settings = chance.choice(by_family[family.name])
         made = problem(family, settings, chance)
         prompt = write_prompt(made, language.prompt, "bare", tips=False)
+        program = written(language.name).program(family.name, family.reads, settings, chance)
         data = made.to_json() | {"lang": language.name, "family": family.name, "settings": settings}
-        return Task.of(prompt, **data)
+        return Task.of(prompt, **data, solution=fenced(program))
 
     return TaskSet.from_generator(one, n, seed, name=name)
-
-
-def demonstration(task: Task, seed: int) -> str:
-    """A right program for a task, as a response."""
-    family = BY_NAME[str(task.data["family"])]
-    program = written(str(task.data["lang"])).program(
-        family.name, family.reads, task.data["settings"], rng(seed, "names", task.id)
-    )
-    return fenced(program)
