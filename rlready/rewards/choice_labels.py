@@ -187,7 +187,9 @@ class Labels:
             separator = _SEPARATOR.match(text, end)
             if separator is None or (leading and not separator.group().strip()):
                 break
-            at = _PREFIX.match(text, separator.end()).end()  # type: ignore[union-attr]
+            at = separator.end()
+            if separator.group().strip():
+                at = _PREFIX.match(text, at).end()  # type: ignore[union-attr]
         if named:
             return set(named), end
         run = self._run.match(text, start) if self.several and not leading else None
@@ -261,10 +263,11 @@ class Labels:
             return None
         word = _NEXT.match(text, end)
         if leading:
-            delimited = re.match(r"[.:](?:\s|$|(?=[A-Z]))|[ \t]+[-–—][ \t]|,\s|[ \t]*(?:\n|$)", text[end:])
+            delimited = re.match(r"[.:](?:\s|$|(?=[A-Z]))|[ \t]+[-–—/|][ \t]|—|,\s|[ \t]*(?:\n|$|\()", text[end:])
             return (label, end) if delimited and (raw.isupper() or not raw.isalpha() or following in ".:") else None
         if raw.isalpha() and not raw.isupper() and raw.lower() != raw.upper():
-            return (label, end) if self._small(text, end, word, alone) else None
+            small = self._small(text, end, word, alone) and not (closed and raw in ("a", "i"))
+            return (label, end) if small else None
         if word and not self._may_follow(label, word.group(1), closed):
             return None
         return label, end

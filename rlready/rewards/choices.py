@@ -116,7 +116,8 @@ _ANSWERS = re.compile(
     re.IGNORECASE,
 )
 _TRUE = re.compile(
-    rf"\s*(?:{_AFFIRM}|:[ \t]*|[-–—][ \t]*)(?:correct|right|true|best|valid|accurate|appropriate|richtig|correcta?"
+    rf"(?:[.)]|(?<=\)))[ \t]+(?:correct|right)\b"
+    rf"|\s*(?:{_AFFIRM}|:[ \t]*|[-–—][ \t]*)(?:correct|right|true|best|valid|accurate|appropriate|richtig|correcta?"
     rf"|верно|正确)\b(?![ \t]+(?:only|if|when|about|in[ \t]+saying|but|except|for)\b)",
     re.IGNORECASE,
 )
@@ -262,7 +263,9 @@ class _Reader:
         before = text[max(0, start - 80) : start]
         sentence = re.split(r"[.!?\n]\s|\n", before)[-1]
         return bool(
-            re.search(r"\b(?:not|n['’]t|if|whether|that|think|say|believe|why|neither|nor)\b[^,;]*$", sentence, re.I)
+            re.search(
+                r"\b(?:not|none|n['’]t|if|whether|that|think|say|believe|why|neither|nor)\b[^,;]*$", sentence, re.I
+            )
         )
 
     def _bare(self) -> set[str]:
@@ -280,16 +283,16 @@ class _Reader:
 
     def _stated(self) -> set[str]:
         named: set[str] = set()
-        last: set[str] = set()
         for start, end, labels in self.labels.runs(self.tail):
-            if _TRUE.match(self.tail[end : end + 100]) and not self._denied(self.tail, start):
+            if _TRUE.match(self.tail, end, end + 100) and not self._denied(self.tail, start):
                 named |= labels
+        last: tuple[int, set[str]] = (-1, named)
         for pattern in (_PICK, _THUS):
             for match in pattern.finditer(self.tail):
                 found = self.labels.head(self.tail[match.end() : match.end() + 200], closed=pattern is _THUS)
                 if found and not _WRONG.match(self.tail[match.end() + found[1] :][:60]):
-                    last = found[0]
-        return last or named
+                    last = max(last, (match.end(), found[0]), key=lambda at: at[0])
+        return last[1]
 
     def _leading(self) -> set[str]:
         heads: list[set[str]] = []

@@ -29,12 +29,13 @@ _ENDS = ("</thinking>", "</thought>", "</reasoning>", "</scratchpad>", "[/THINK]
 _STARTS = ("<thinking>", "<thought>", "<reasoning>", "<scratchpad>", "[THINK]", "<seed:think>")
 _FINAL = "<|channel|>final<|message|>"
 _CHANNEL = re.compile(r"<\|(?:end|return|start|message|channel)\|>")
+_SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</s>|<(?:eos|end_of_turn|endoftext)>")
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 _NEW = re.compile(
     r"^[ \t>*#]*(?:question|problem|q|new question|next question|user|human)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE
 )
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_TAG = re.compile(r"<answer>((?:(?!<answer>).){0,2000}?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(answer|ans|final_answer|choice)>((?:(?!<\1>).){0,2000}?)</\1>", re.DOTALL | re.IGNORECASE)
 _HASHES = re.compile(r"(?:^|(?<=\s))####[ \t]*([^\n#]+)", re.MULTILINE)
 
 _MORE_CUES = (
@@ -96,7 +97,7 @@ def visible(response: str) -> str:
         if end in text:
             text = text.rpartition(end)[2]
         text = text.partition(start)[0]
-    return _CALL.sub("", strip_thoughts(text)).strip()
+    return _SPECIAL.sub("", _CALL.sub("", strip_thoughts(text))).strip()
 
 
 def before_new_question(text: str, cue_words: Sequence[str] = ()) -> str:
@@ -112,7 +113,7 @@ def before_new_question(text: str, cue_words: Sequence[str] = ()) -> str:
 def marks(text: str, cue_words: Sequence[str] = ()) -> list[Mark]:
     """All marks of a text that has no thoughts, in their order; of very many the last ones."""
     out = _boxes(text)
-    out += [Mark(m.start(), m.group(1).strip(), "tag") for m in _last(_TAG, text)]
+    out += [Mark(m.start(), m.group(2).strip(), "tag") for m in _last(_TAG, text)]
     out += [Mark(m.start(), m.group(1).strip(), "hashes") for m in _last(_HASHES, text)]
     for match in _last(_cues(tuple(cue_words)), text):
         before = text[max(0, match.start() - 160) : match.start()]
