@@ -372,12 +372,39 @@ def math_graders(r: Result) -> str:
     )
 
 
+def teds(r: Result) -> str:
+    """Processor time a pair of tables by kind, and how far the values are apart."""
+    kinds, wanted = r["kinds"], r["wanted"]
+    rows = [
+        [
+            kind,
+            f"{found['mean TEDS']:.3f}",
+            f"{found['milliseconds']['rlready']:.1f}",
+            f"{found['milliseconds'][found['best of apted']]:.0f}",
+            f"{found['ratio']:.0f}",
+        ]
+        for kind, found in kinds.items()
+    ]
+    least = min(found["ratio"] for found in kinds.values())
+    held = "holds" if least >= wanted else "**does not hold**"
+    equal = "holds" if r["largest difference"] <= 1e-9 else "**does not hold**"
+    compared = r["setting"]["pairs of small tables"] + len(kinds) * r["setting"]["pairs a kind"]
+    return "\n\n".join(
+        [
+            table(["", "TEDS, mean", "rlready, ms", f"apted {r['versions']['apted']}, ms", "ratio"], rows),
+            f"**At least {least:.1f} times as fast.** Wanted: {wanted:.0f} times; it {held}. Over {compared:,} pairs "
+            f"of tables the values differ by at most {r['largest difference']:.0e}. Wanted: 1e-9; it {equal}.",
+        ]
+    )
+
+
 SECTIONS: dict[str, Callable[[Result], str]] = {
     "vs_trl": vs_trl, "dpo_vs_trl": dpo_vs_trl, "curves_vs_trl": curves_vs_trl, "lag": lag,
     "rollout_engine": rollout_engine, "dream_speed": dream_speed,
     "log_readers": log_readers, "dream_serve": dream_serve,
     "broken_dreams": broken_dreams,
     "math_graders": math_graders,
+    "teds": teds,
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ and the grader's failure where neither is known. So a check that is missing, was
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +97,7 @@ def passed(result: Any) -> bool | None:
     if isinstance(result, bool):
         return result
     if isinstance(result, (int, float)):
-        return {0: False, 1: True}.get(result) if math.isfinite(result) else None
+        return bool(result) if result in (0, 1) else None
     if isinstance(result, str):
         word = result.strip().lower()
         return True if word in _PASSED else False if word in _FAILED else None

@@ -256,7 +256,8 @@ def _gains(a: _Shape, b: _Shape, costs: Costs) -> Floats:
     at_a, at_b = ({label: i for i, label in enumerate(known)} for known in (known_a, known_b))
     rows = np.asarray([*(at_a[label] for label in a.labels[:-1]), len(known_a)])
     columns = np.asarray([*(at_b[label] for label in b.labels[:-1]), len(known_b)])
-    return table[rows].take(columns, axis=1)
+    gains: Floats = table[rows].take(columns, axis=1)
+    return gains
 
 
 def _leaves(a: _Shape, b: _Shape, gains: Floats, trees: Floats) -> None:
