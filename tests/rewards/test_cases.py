@@ -30,7 +30,7 @@ if _FILE.is_file():
 def test_case(case: dict[str, Any]) -> None:
     record = {key: case[key] for key in ("id", "kind", "prediction", "reference")}
     if case["kind"] == "code_tests":
-        record["timeout_s"] = 2.0
+        record["timeout_s"] = 4.0
         try:
             graded = kind(case["kind"]).grade(record)
         except UserError as error:
