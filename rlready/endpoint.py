@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import httpx
 
-from rlready.remembered import Answers
 from rlready.errors import UserError
+from rlready.remembered import Answers
 from rlready.seeds import hashed_uniform
 from rlready.types import Message
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlready.aio import run_sync
-from rlready.endpoint import Endpoint, Writer
 from rlready.dream.format import Annotation, Unparsable
 from rlready.dream.memory import Notes
 from rlready.dream.roles import Template
+from rlready.endpoint import Endpoint, Writer
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
 from rlready.seeds import derive, rng

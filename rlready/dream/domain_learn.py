@@ -29,9 +29,9 @@ from rlready.dream.domain import (
     parse,
 )
 from rlready.dream.jsonschema import Shape
-from rlready.schemas import Violation, violation
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
+from rlready.schemas import Violation, violation
 
 NEARLY_ALL = 0.95
 MARKED = 0.8

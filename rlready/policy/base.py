@@ -201,8 +201,8 @@ class OptimizerConfig:
     """AdamW with clipping and a schedule.
 
     Attributes:
-        lr: peak learning rate; 1e-4 suits RL of small trained models (VinePPO, 2410.01679); 1e-6 is usual for billions of
-            weights (prime-rl), and a tiny model that starts from nothing bears 1e-3 (`rlready.fit`).
+        lr: peak learning rate; 1e-4 suits RL of small trained models (ours); 1e-6 is usual for billions of weights
+            (prime-rl), and a tiny model that starts from nothing bears 1e-3 (`rlready.fit`).
         betas: of the moments; ours for small models (0.9, 0.999 is usual for large ones, prime-rl and TRL).
         warmup: steps of linear warm-up.
         schedule: "constant", "linear" or "cosine" decay to `lr * final` over `total` steps.

@@ -13,8 +13,8 @@ import pytest
 
 from rlready.aio import run_sync
 from rlready.dream.annotate import EndpointAnnotator, ProgramAnnotator, paired, quotes_outcome
-from rlready.endpoint import Endpoint
 from rlready.dream.memory import Notes
+from rlready.endpoint import Endpoint
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
 from tests.dream.dream_phone import form, logged

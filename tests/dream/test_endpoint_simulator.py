@@ -13,11 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlready.remembered import Answers
 from rlready.dream.base import Action, Moment, Reply
 from rlready.dream.checks import same_actions
 from rlready.dream.domain import Domain, Ending, call_text
-from rlready.endpoint import Endpoint, Prices
 from rlready.dream.format import Unparsable
 from rlready.dream.gym import Gym
 from rlready.dream.library import Library
@@ -25,8 +23,10 @@ from rlready.dream.roles import Template
 from rlready.dream.simulators import load_simulator
 from rlready.dream.simulators.endpoint import MEMORY, NO_CRITERIA, EndpointSimulator
 from rlready.dream.state import StateRules
+from rlready.endpoint import Endpoint, Prices
 from rlready.errors import UserError
 from rlready.experience.episode import LoggedEpisode
+from rlready.remembered import Answers
 from tests.dream.endpoint_fixtures import Answer, Served, chat
 
 T = TypeVar("T")

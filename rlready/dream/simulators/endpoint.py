@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from rlready.remembered import Answers
 from rlready.dream.base import Action, Moment, Reply
-from rlready.endpoint import Endpoint, Prices, Talker
 from rlready.dream.format import Unparsable
 from rlready.dream.library import Library, Steps
 from rlready.dream.roles import Template, read_simulation, read_verdict, simulator_tags
 from rlready.dream.simulators import slots
 from rlready.dream.simulators.layout import cut, world_and_deeds
 from rlready.dream.simulators.retrieval import Retrieval
+from rlready.endpoint import Endpoint, Prices, Talker
 from rlready.errors import UserError, did_you_mean
+from rlready.remembered import Answers
 from rlready.seeds import derive
 from rlready.toolcalls import without_thoughts
 from rlready.types import Message
