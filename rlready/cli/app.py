@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 from rlready import __version__
-from rlready.cli import algorithms, doctor, dream, grade, languages, papers, recipes, record, runs, train, values
+from rlready.cli import (
+    algorithms,
+    doctor,
+    dream,
+    grade,
+    languages,
+    papers,
+    recipes,
+    record,
+    rewrite,
+    runs,
+    train,
+    values,
+)
 from rlready.cli.common import Commands
 
 app = typer.Typer(
@@ -57,6 +70,7 @@ app.command("grade", rich_help_panel=_OWN)(grade.grade)
 app.command("train", rich_help_panel=_OWN)(train.train)
 app.command("eval", rich_help_panel=_OWN)(train.evaluate)
 app.command("algorithms", rich_help_panel=_OWN)(algorithms.algorithms)
+app.command("rewrite", rich_help_panel=_OWN)(rewrite.rewrite)
 app.add_typer(languages.app, name="languages", rich_help_panel=_OWN)
 app.add_typer(dream.app, name="dream", rich_help_panel=_LOGS)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from rlready.cli import app
 from rlready.endpoint import Endpoint
 from rlready.errors import UserError
 from rlready.policy.render import ChatRenderer
 from rlready.policy.tiny import TinyConfig, TinyPolicy
 from rlready.policy.tokenize import bpe_tokenizer
+from rlready.recipes.agnostics.full import read_tasks
 from rlready.recipes.agnostics.rewrite import PolicyWriter, Rejected, UnitTested, ask, check, rewrite
 from rlready.rewards.code import CodePool
 from tests.dream.endpoint_fixtures import Served, chat
@@ -212,3 +216,31 @@ def test_a_record_of_another_form_is_named(change: Callable[[dict[str, Any]], An
     change(record)
     with pytest.raises(UserError, match=said):
         asyncio.run(rewrite([record], PolicyWriter(None)))  # type: ignore[arg-type]
+
+
+def test_the_command_writes_what_full_reads(pool: CodePool, tmp_path: Path) -> None:
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        name = which(body["messages"][0]["content"])
+        return chat("No." if name == "mean" else json.dumps(REPLIES[name]))
+
+    source, to = tmp_path / "mbpp.jsonl", tmp_path / "tasks.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in (AREA, MEAN, EVEN)))
+    run = CliRunner()
+    served = Served(answer)
+    try:
+        arguments = ["rewrite", str(source), "--model", f"{served.url}#scripted", "--out", str(to)]
+        result = run.invoke(app, [*arguments, "--json"])
+        said = run.invoke(app, arguments)
+    finally:
+        served.close()
+    report = json.loads(result.stdout)
+    assert report["kept"] == 2, report
+    assert report["rejected"] == {"8": "no JSON object in the reply"}
+    assert "1 not kept: no JSON object in the reply" in said.stdout
+    assert [problem.id for problem in read_tasks(str(to), 8000)] == ["7", "9"]
+    for wrong, told in (
+        (["--model", "my-model"], "URL#MODEL"),
+        (["--model", "http://127.0.0.1:9/v1#a", "--key-variable", "NO_SUCH_KEY_HERE"], "NO_SUCH_KEY_HERE"),
+    ):
+        refused = run.invoke(app, ["rewrite", str(source), *wrong])
+        assert refused.exit_code == 2 and told in refused.stderr
