@@ -13,6 +13,7 @@ executors on other machines.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlready.curriculum.samplers import Uniform
@@ -117,7 +118,7 @@ def _compared(run: Run, c: Full, chosen: Language, judge: Judge) -> Report:
     for name in c.arms:
         start.again(optimizer)
         paid = TaskSet(sets["train"], judge.reward(PARTIAL if name == ARMS[1] else 0.0), name=sets["train"].name)
-        study.arm(name, policy, lambda paid=paid: _train(run, c, policy, paid, sets["dev"], params, steps))
+        study.arm(name, policy, partial(_train, run, c, policy, paid, sets["dev"], params, steps))
     return run.report(
         f"Agnostics on {sets['train'].name}: {chosen.name}",
         tables=study.tables(),
@@ -132,7 +133,9 @@ def _compared(run: Run, c: Full, chosen: Language, judge: Judge) -> Report:
     )
 
 
-def _train(run: Run, c: Full, policy: Policy, paid: TaskSet, dev: TaskSet, params: SamplingParams, steps: int) -> None:
+def _train(
+    run: Run, c: Full, policy: Policy, paid: TaskSet, dev: TaskSet, params: SamplingParams, steps: int
+) -> str | None:
     some = dev.head(c.dev_tasks)
 
     async def look(watched: Policy) -> Evaluation:
@@ -147,6 +150,7 @@ def _train(run: Run, c: Full, policy: Policy, paid: TaskSet, dev: TaskSet, param
         policy, collector, grpo(c.clip, run.seed), run, steps=steps, groups_per_step=c.groups, evaluator=look,
         eval_every=max(1, steps // c.looks), save_every=max(1, steps // c.looks),
     )  # fmt: skip
+    return None
 
 
 def splits_of(run: Run, config: Full, chosen: Language, judge: Judge) -> dict[str, TaskSet]:
