@@ -189,13 +189,13 @@ def bubblewrap_start(
     if block:
         line += ["--info-fd", str(block[0]), "--block-fd", str(block[1])]
     line += ["--cap-drop", "ALL", "--remount-ro", "/"]
-    line += [python, "-s", "-B", "-c", _BOOT, HARNESS, mode, str(socket)]
+    line += [python, "-s", "-S", "-B", "-c", _BOOT, HARNESS, mode, str(socket)]
     return Start(tuple(line), next_user(), {"PATH": SEARCH})
 
 
 def unsafe_start(socket: int) -> Start:
     """How a cell without isolation is started."""
-    line = (sys.executable, "-s", "-B", "-c", _BOOT, str(_INSIDE.parent), "cell", str(socket))
+    line = (sys.executable, "-s", "-S", "-B", "-c", _BOOT, str(_INSIDE.parent), "cell", str(socket))
     return Start(line, None, environment())
 
 
@@ -209,7 +209,7 @@ def sandlock_start(folder: str, memory_mb: int, processes: int, programs: Sequen
     helper = str(Path(__file__).with_name("sandlock_helper.py"))
     harness = f"{folder}/harness"
     seen = ":".join(prefixes(programs, find_python()))
-    boot = (find_python(), "-s", "-B", "-c", _BOOT, harness, "cell", "0")
+    boot = (find_python(), "-s", "-S", "-B", "-c", _BOOT, harness, "cell", "0")
     spec = importlib.util.find_spec("sandlock")
     home = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else ""
     line = (sys.executable, "-I", helper, home, folder, str(memory_mb), str(processes), seen, *boot)

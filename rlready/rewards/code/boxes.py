@@ -126,14 +126,27 @@ class Box:
         nested: cells are made within a warm sandbox.
         alone: cells have process ids of their own, so whatever a program starts can be ended.
         control: descriptor on which the box may say something, or None.
+        kept: lanes (`loop.Lane`) whose cells are as they were when they were new, for other programs.
     """
 
     nested = False
     alone = True
     control: int | None = None
 
-    def open_cell(self, sock: socket.socket, limits: Limits) -> int:
-        """Make a cell that is spoken to over this socket, the other end being ours; its number."""
+    def __init__(self) -> None:
+        """Make a box without cells."""
+        self.kept: list[Any] = []
+
+    def open_cell(self, limits: Limits, functions: bool) -> tuple[socket.socket, int, str]:
+        """Make a cell; the socket to it, its number, and its working folder.
+
+        Args:
+            limits: of the programs in it.
+            functions: whether it is for function tests.
+
+        Raises:
+            BoxBroken: the sandbox does not work.
+        """
         raise NotImplementedError
 
     def end_cell(self, number: int) -> None:
@@ -148,9 +161,9 @@ class Box:
         """Why cells were ended by the box itself, as far as that is known: by number."""
         return {}
 
-    def folder(self) -> str:
-        """The working folder of a new cell."""
-        return "/tmp/run"
+    def leave_cell(self, number: int) -> None:
+        """Let go of a cell in which nothing runs, and whose socket was closed."""
+        self.end_cell(number)
 
     def close(self) -> None:
         """End everything."""
@@ -169,9 +182,11 @@ class WarmBox(Box):
         Raises:
             BoxBroken: it does not start, or cannot make cells.
         """
+        super().__init__()
         self._over: dict[int, str] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock = ours
+        self._spare: tuple[Limits, bool, socket.socket, int] | None = None
         self.control = ours.fileno()
         self._group = Group(parallel * limits.memory + (512 << 20), parallel * (limits.processes + 8) + 32)
         files = {name: _memory_file(content, name) for name, content in harness_files().items()}
@@ -227,17 +242,34 @@ class WarmBox(Box):
             return None
         return message
 
-    def open_cell(self, sock: socket.socket, limits: Limits) -> int:
-        """Ask the zygote for a cell."""
+    def open_cell(self, limits: Limits, functions: bool) -> tuple[socket.socket, int, str]:
+        """A cell that the zygote made ahead, and another is made while this one works."""
         if self._owner != os.getpid():
             raise BoxBroken("the box belongs to another process")
+        spare, self._spare = self._spare, None
+        if spare is None or spare[:2] != (limits, functions):
+            if spare is not None:
+                spare[2].close()
+            spare = self._make(limits, functions)
+        self._spare = self._make(limits, functions)
+        return spare[2], spare[3], "/tmp/run"
+
+    def _make(self, limits: Limits, functions: bool) -> tuple[Limits, bool, socket.socket, int]:
         number = next(_NUMBERS)
-        message = {"op": "open", "id": number, "memory": limits.memory}
+        message = {"op": "open", "id": number, "memory": limits.memory, "tmp": limits.tmp_mb << 20}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            socket.send_fds(self._sock, [json.dumps(message).encode()], [sock.fileno()])
+            text = json.dumps({**message, "functions": functions}).encode()
+            socket.send_fds(self._sock, [text], [theirs.fileno()])
         except OSError as error:
+            ours.close()
             raise BoxBroken(f"the sandbox ended: {error}") from error
-        return number
+        finally:
+            theirs.close()
+        return limits, functions, ours, number
+
+    def leave_cell(self, number: int) -> None:
+        """The cell ends by itself when it sees that its socket was closed."""
 
     def end_cell(self, number: int) -> None:
         """Ask the zygote to end it, and wait until it says so."""
@@ -269,7 +301,12 @@ class WarmBox(Box):
 
     def close(self) -> None:
         """End the sandbox with all cells."""
+        while self.kept:
+            self.kept.pop().end()
         self._sock.close()
+        if self._spare is not None:
+            self._spare[2].close()
+            self._spare = None
         if self._owner != os.getpid():
             return
         if self._process is not None:
@@ -285,24 +322,18 @@ class FreshBox(Box):
 
     def __init__(self, kind: str, limits: Limits, programs: Sequence[str], read_only: Sequence[str]) -> None:
         """Note how cells are made; none is started."""
+        super().__init__()
         self.kind, self.limits, self.programs, self.read_only = kind, limits, programs, read_only
         self.alone = kind == "bubblewrap"
         self._cells: dict[int, tuple[subprocess.Popen[bytes], int, str]] = {}
         self._over: dict[int, str] = {}
-        self._next = ""
         self._looked = 0.0
         self.last_words = ""  # what the last sandbox that ended said to standard error
 
-    def folder(self) -> str:
-        """In bubblewrap its own /tmp; else a folder made for this cell."""
-        if self.kind == "bubblewrap":
-            return "/tmp/run"
-        self._next = tempfile.mkdtemp(prefix="rlready-run-")
-        return f"{self._next}/run"
-
-    def open_cell(self, sock: socket.socket, limits: Limits) -> int:
-        """Start a sandbox for one cell."""
-        folder, self._next = self._next, ""
+    def open_cell(self, limits: Limits, functions: bool) -> tuple[socket.socket, int, str]:
+        """Start a sandbox for one cell: in bubblewrap with its own /tmp, else with a folder made for it."""
+        folder = "" if self.kind == "bubblewrap" else tempfile.mkdtemp(prefix="rlready-run-")
+        ours, sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files: dict[str, int] = {}
         stdin = None
         try:
@@ -319,12 +350,18 @@ class FreshBox(Box):
             else:
                 start = unsafe_start(sock.fileno())
             process, said = launch(start, [*files.values(), sock.fileno()], stdin)
+        except BaseException:
+            ours.close()
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         finally:
+            sock.close()
             for fd in files.values():
                 os.close(fd)
         number = next(_NUMBERS)
         self._cells[number] = (process, said, folder)
-        return number
+        return ours, number, f"{folder}/run" if folder else "/tmp/run"
 
     def end_cell(self, number: int) -> None:
         """End the sandbox and all that it started."""

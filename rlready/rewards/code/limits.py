@@ -55,7 +55,6 @@ class Limits:
             processes: whether the number of processes is counted per cell here.
         """
         limits = {
-            "tmp": self.tmp_mb * _MB,
             "file": self.file_mb * _MB,
             "stack": self.stack_mb * _MB,
             "open_files": self.open_files,

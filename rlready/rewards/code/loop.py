@@ -20,9 +20,10 @@ from rlready.rewards.code.boxes import Box, memory_file
 from rlready.rewards.code.limits import Limits
 
 _BLOCK = 1 << 16
-_USES = 200
+_USES = 500
 """Tests after which a cell is given up, before the time of its own processor adds up."""
 _TICK = 0.1
+_MOST_KEPT = 8
 How = Literal["ended", "time", "output", "memory", "died"]
 
 
@@ -45,6 +46,10 @@ class Job:
     image: int
     seconds: float
     limits: Limits
+
+    def cell_limits(self, box: Box) -> dict[str, int]:
+        """The limits that a cell for it sets in this box."""
+        return self.limits.of_cell(self.argv[0], self.seconds, box.alone)
 
 
 @dataclass(frozen=True)
@@ -78,40 +83,50 @@ class Lane:
             BoxBroken: the sandbox does not work.
         """
         self.box, self.job = box, job
-        self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.limits = job.cell_limits(box)
+        functions = job.role in ("solution", "tester")
+        self.sock, self.number, place = box.open_cell(job.limits, functions)
         self.out, out = os.pipe()
         self.err, err = os.pipe()
-        self.number = -1
+        spec = {
+            "alone": box.alone,
+            "place": place,
+            "limits": self.limits,
+            "argv": job.argv,
+            "file": job.file,
+        }
         try:
-            user = os.geteuid()
-            spec = {
-                "nested": box.nested,
-                "alone": box.alone,
-                "place": box.folder(),
-                "limits": job.limits.of_cell(job.argv[0], job.seconds, box.nested or box.alone),
-                "argv": job.argv,
-                "file": job.file,
-            }
             for fd in (self.out, self.err):
                 os.set_blocking(fd, False)
             for fd in (out, err):
-                if user == 0:
+                if os.geteuid() == 0:
                     os.fchmod(fd, 0o666)  # the sandbox's user may open /dev/stdout
             socket.send_fds(self.sock, [json.dumps(spec).encode()], [job.image, out, err])
-            self.number = box.open_cell(theirs, job.limits)
         except OSError as error:
+            self.gone = self.running = False
+            self.end()
             raise BoxBroken(f"a cell could not be opened: {error}") from error
         finally:
-            theirs.close()
             os.close(out)
             os.close(err)
-            if self.number < 0:
-                self._close_ours()
         self.tag: Any = None
         self.running = self.gone = self.keep = False
         self.uses = 0
         self.began = self.deadline = 0.0
         self.printed: dict[int, bytearray] = {}
+
+    def load(self, job: Job) -> None:
+        """Put another program into the cell, whose limits must be the same.
+
+        Raises:
+            BoxBroken: the cell is gone.
+        """
+        self.job, self.keep = job, False
+        try:
+            message = json.dumps({"op": "load", "argv": job.argv, "file": job.file}).encode()
+            socket.send_fds(self.sock, [message], [job.image])
+        except OSError as error:
+            raise BoxBroken(f"a cell is gone: {error}") from error
 
     def begin(self, tag: Any, stdin: int, role: str = "", extra: tuple[int, ...] = ()) -> None:
         """Run the program once.
@@ -166,16 +181,17 @@ class Lane:
             raise BoxBroken(f"what was compiled could not be fetched: {error}") from error
 
     def end(self) -> None:
-        """End the cell; nothing of it is left on return."""
-        if not self.gone:
-            self.gone, self.running = True, False
-            self._close_ours()
-            self.box.end_cell(self.number)
-
-    def _close_ours(self) -> None:
+        """End the cell; no process of the program is left on return."""
+        if self.gone:
+            return
+        self.gone, running, self.running = True, self.running, False
         self.sock.close()
         os.close(self.out)
         os.close(self.err)
+        if running:
+            self.box.end_cell(self.number)
+        else:
+            self.box.leave_cell(self.number)
 
 
 class Loop:
@@ -192,8 +208,8 @@ class Loop:
             self._poll.register(box.control, select.POLLIN)
 
     def open(self, job: Job) -> Lane:
-        """Open a lane."""
-        lane = Lane(self.box, job)
+        """Open a lane, in a cell that another program left as it was or in a new one."""
+        lane = self._take(job) or Lane(self.box, job)
         self.lanes.append(lane)
         for fd in (lane.sock.fileno(), lane.out, lane.err):
             self._poll.register(fd, select.POLLIN)
@@ -213,16 +229,39 @@ class Loop:
     def end(self, lane: Lane) -> None:
         """End a lane."""
         if lane in self.lanes:
-            self.lanes.remove(lane)
-            for fd in (lane.sock.fileno(), lane.out, lane.err):
-                self._poll.unregister(fd)
-                del self._by_fd[fd]
+            self._forget(lane)
         lane.end()
 
+    def _forget(self, lane: Lane) -> None:
+        self.lanes.remove(lane)
+        for fd in (lane.sock.fileno(), lane.out, lane.err):
+            self._poll.unregister(fd)
+            del self._by_fd[fd]
+
+    def _take(self, job: Job) -> Lane | None:
+        """A lane that was kept, if one fits the job."""
+        limits = job.cell_limits(self.box)
+        for lane in self.box.kept:
+            if lane.limits == limits and lane.job.limits == job.limits:
+                self.box.kept.remove(lane)
+                try:
+                    lane.load(job)
+                except BoxBroken:
+                    lane.end()
+                    return None
+                return lane
+        return None
+
     def close(self) -> None:
-        """End all lanes."""
+        """End all lanes; those that are as they were when they were new are kept for another program."""
         for lane in list(self.lanes):
-            self.end(lane)
+            if lane.running or lane.keep or lane.job.role not in ("execute", "python") or not self.box.nested:
+                self.end(lane)
+                continue
+            self._forget(lane)
+            self.box.kept.append(lane)
+        while len(self.box.kept) > _MOST_KEPT:
+            self.box.kept.pop(0).end()
 
     def step(self, wait: float = _TICK) -> Iterator[tuple[Lane, Outcome]]:
         """Wait for what happens next, for so many seconds at most; the lanes whose program ended.

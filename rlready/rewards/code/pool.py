@@ -46,6 +46,8 @@ class CodePool:
         name: the language: a name, a Language, or the path of a YAML file.
         workers: how many programs may run at a time; as many as there are cores where it is None.
         limits: bounds on a program.
+        parallel: how many tests of one program may run at a time; the cores, shared among busy workers, where it is
+            None.
         sandbox: how programs are isolated; `limits` and `unsafe` belong to it where it is given.
         unsafe: run programs with no isolation at all, as `Sandbox(unsafe=True)`.
 
@@ -59,17 +61,20 @@ class CodePool:
         workers: int | None = None,
         limits: Limits | None = None,
         *,
+        parallel: int | None = None,
         sandbox: Sandbox | None = None,
         unsafe: bool = False,
     ) -> None:
         """Set the pool up; see the class."""
-        if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-            raise UserError(f"workers must be a whole number, 1 or more, not {workers!r}.")
+        for what, value in (("workers", workers), ("parallel", parallel)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise UserError(f"{what} must be a whole number, 1 or more, not {value!r}.")
         if sandbox is not None and (limits is not None or unsafe):
             raise UserError("Give limits and unsafe to the sandbox, or no sandbox.")
         self.language = language(name).require()
         self.sandbox = sandbox or Sandbox(limits, unsafe)
         self.workers = workers or cores()
+        self._parallel = parallel
         self._slots: queue.LifoQueue[Box | None] = queue.LifoQueue()
         self._boxes: list[Box] = []
         self._busy = 0
@@ -191,10 +196,10 @@ class CodePool:
     @property
     def parallel(self) -> int:
         """How many tests of one program may run at a time now."""
-        return max(1, cores() // max(1, self._busy))
+        return self._parallel or max(1, cores() // max(1, self._busy))
 
     def _new_box(self) -> Box:
-        box = self.sandbox.box(self.language.programs, cores())
+        box = self.sandbox.box(self.language.programs, self._parallel or cores())
         self._boxes.append(box)
         return box
 

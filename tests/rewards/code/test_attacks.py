@@ -218,14 +218,14 @@ def test_the_environment_is_emptied(pool: CodePool, monkeypatch: pytest.MonkeyPa
     program = (
         "import os, sys\nprint(sorted(os.environ))\nprint(open('/proc/self/environ').read().count('s3cret'))\n"
         f"print(os.path.exists({str(secret)!r}))\n"
-        "print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit())[:2])\n"
+        "print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()) == [1, os.getpid()])\n"
         "print([int(n) for n in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + n)])\n"
         "print([m for m in sys.modules if m.startswith(('inside', 'rlready'))], sys.path[:1], sys.argv)"
     )
     found = pool.run_sync(program, [Test("", "")])
     lines = found.stdout.splitlines()
     assert lines[0] == "['HOME', 'LANG', 'PATH', 'PYTHONHASHSEED', 'TMPDIR']", found
-    assert lines[1:4] == ["0", "False", "[1, 2]"]
+    assert lines[1:4] == ["0", "False", "True"]
     assert lines[4] in ("[0, 1, 2]", "[0, 1, 2, 3]")
     assert "inside" not in lines[5] and "snippet.py" in lines[5]
 
@@ -310,6 +310,54 @@ def test_a_program_cannot_change_itself_for_its_next_test(pool: CodePool) -> Non
     assert pool.run_sync(program, [Test("", "1\n")] * 4).result == "success"
     program = "open('snippet.py', 'a').write('\\nprint(3)')\nprint(2)"
     assert pool.run_sync(program, [Test("", "2\n")] * 4).result == "success"
+
+
+LEAVING = {
+    "nothing": "",
+    "a file": "open('left', 'w').write('x')",
+    "a file beside": "open('/tmp/left', 'w').write('x')",
+    "a file in shared memory": "open('/dev/shm/left', 'w').write('x')",
+    "a hidden folder": "os.mkdir('.left')",
+    "an attribute": "os.setxattr('.', 'user.left', b'x')",
+    "an attribute beside": "os.setxattr('/tmp', 'user.left', b'x')",
+    "a mode": "os.chmod('.', 0o500)",
+    "a mode beside": "os.chmod('/tmp', 0o500)",
+    "its own text, with its times": (
+        "s = os.stat('snippet.py'); t = open('snippet.py').read()\nopen('snippet.py', 'w').write(t.swapcase())\n"
+        "os.utime('snippet.py', ns=(s.st_atime_ns, s.st_mtime_ns))"
+    ),
+    "another folder in its place": "os.rename('/tmp/run', '/tmp/old'); os.mkdir('/tmp/run'); os.rmdir('/tmp/old')",
+    "a process": "if os.fork() == 0: os.setsid(); os.execvp('sleep', ['sleep', '99'])",
+    "a limit": "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9)); os.nice(5); os.umask(0o777)",
+    "a signal's handler": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "a socket": "s = socket.socket(socket.AF_UNIX); s.bind('\\0left'); s.listen()",
+}
+LOOKING = """
+import os, resource, signal, socket
+for top, folders, files in os.walk('/tmp'):
+    for path in [top] + [os.path.join(top, f) for f in files]:
+        print(path, oct(os.stat(path).st_mode), os.listxattr(path))
+print(os.listdir('/dev/shm'), resource.getrlimit(resource.RLIMIT_NOFILE), os.nice(0), os.umask(0))
+others = [n for n in os.listdir('/proc') if n.isdigit() and int(n) not in (1, os.getpid())]
+print(signal.getsignal(signal.SIGTERM), others)
+try: socket.socket(socket.AF_UNIX).connect('\\0left')
+except OSError as e: print(e.errno)
+"""
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_a_program_finds_nothing_of_the_one_before(pool: CodePool, name: str) -> None:
+    pool.close()
+    new = pool.run_sync(LOOKING, [Test("", "")]).stdout
+    assert new.startswith("/tmp 0o40700 []") and new.count("\n") == 6, new
+    body = "\n".join(f"  {line}" for line in (LEAVING[name] or "pass").split("\n"))
+    program = f"import os, resource, socket\ntry:\n{body}\nexcept OSError: pass"
+    left = pool.run_sync(program, [Test("", "")])
+    assert left.result == "success", left
+    assert pool.run_sync(LOOKING, [Test("", "")]).stdout == new
+    kept = [lane.number for lane in pool._boxes[0].kept]
+    assert pool.run_sync(LOOKING, [Test("", "")]).stdout == new
+    assert kept == [lane.number for lane in pool._boxes[0].kept]  # that was the same cell again
 
 
 SEARCH = """

@@ -1,8 +1,9 @@
-"""The first process of a cell: it sets the cell up and runs one program, for one test after another.
+"""The first process of a cell: it sets the cell up and runs a program, for one test after another.
 
 It is told what to do over a socket that the program never holds, and answers with how the program ended; what the
-program prints goes straight to the outside. Before the next test everything that the program started has ended, and
-where the program left files the cell says so and is given up.
+program prints goes straight to the outside. Before the next test, or the next program, everything that the program
+started has ended. Where the program left a trace in its folders the cell says so and is given up; so a cell in which
+another program runs is as it was when it was new.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import os
 import resource
 import signal
 import socket
-from typing import Any
 
 from . import image, kernel, program
+
+TYPE_CHECKING = False  # what is imported makes every fork dearer, and typing is much
+if TYPE_CHECKING:
+    from typing import Any
 
 _CLOSE_ON_EXEC = 0x40000000
 _DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD]
@@ -34,12 +38,20 @@ def send(sock: socket.socket, message: dict[str, Any]) -> None:
         sock.send(json.dumps(message).encode())
 
 
-def serve(sock: socket.socket) -> None:
-    """Serve until the socket is closed at the other end."""
-    spec, fds = receive(sock)
-    if not spec:
-        return
+def serve(sock: socket.socket, tmp: int = 0) -> None:
+    """Serve until the socket is closed at the other end.
+
+    Args:
+        sock: the socket.
+        tmp: bytes of /tmp where this process was cloned into namespaces of its own, which are set up before a program
+            is known; else 0.
+    """
     try:
+        if tmp:
+            kernel.enter_cell(tmp)
+        spec, fds = receive(sock)
+        if not spec:
+            return
         cell = Cell(spec, fds)
     except OSError as error:
         send(sock, {"failed": f"the cell could not be set up: {error}"})
@@ -51,6 +63,12 @@ def serve(sock: socket.socket) -> None:
         if message["op"] == "pack":
             why = image.pack_folder(cell.place, fds[0], spec["limits"]["file"])
             send(sock, {"error": why})
+        elif message["op"] == "load":
+            try:
+                cell.load(message, fds[0])
+            except OSError as error:
+                send(sock, {"failed": f"a program could not be put into its cell: {error}"})
+                return
         else:
             send(sock, cell.run(message, fds))
         for fd in fds:
@@ -61,8 +79,8 @@ class Cell:
     """One cell.
 
     Args:
-        spec: `nested` (this process was cloned into namespaces of its own), `alone` (every process that it can see,
-            but the init above it, belongs to the program), `place` (the working folder), `limits`, `argv`, `file`.
+        spec: `alone` (every process that it can see, but the init above it, belongs to the program), `place` (the
+            working folder), `limits`, `argv`, `file`.
         fds: the image of the program, and where its standard output and error go.
     """
 
@@ -70,18 +88,11 @@ class Cell:
         """Set the cell up; nothing can be undone afterwards."""
         picture, self.out, self.err = fds
         limits = spec["limits"]
-        self.argv: list[str] = spec["argv"]
-        self.file: str = spec["file"]
         self.place: str = spec["place"]
         self.alone = bool(spec["alone"]) and os.getpid() <= 2  # only in a process-id namespace of our own
-        if spec["nested"]:
-            kernel.enter_cell(limits["tmp"])
-        os.makedirs(self.place, mode=0o700, exist_ok=True)
-        os.chdir(self.place)
-        image.unpack(picture, self.place)
-        os.close(picture)
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+        os.makedirs(os.path.dirname(self.place), exist_ok=True)
+        with contextlib.suppress(OSError):
+            kernel.write("/proc/self/oom_score_adj", "1000")
         _limit(limits)
         if self.alone:
             kernel.no_new_privileges()
@@ -91,6 +102,19 @@ class Cell:
             for call in (kernel.adopt_orphans, kernel.no_new_privileges, kernel.hide_memory):
                 with contextlib.suppress(OSError):
                     call()
+        self.load(spec, picture)
+        os.close(picture)
+
+    def load(self, message: dict[str, Any], picture: int) -> None:
+        """Put a program into its folder, which is made anew."""
+        self.argv: list[str] = message["argv"]
+        self.file: str = message["file"]
+        os.chdir("/")
+        with contextlib.suppress(FileNotFoundError):
+            image.remove(self.place)
+        os.mkdir(self.place, 0o700)
+        os.chdir(self.place)
+        image.unpack(picture, self.place)
         self.before = self._files()
 
     def run(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -133,7 +157,11 @@ class Cell:
 
     def _files(self) -> list[tuple[str, int, int, int]]:
         """What lies in the working folder and beside it, so that a change is seen."""
-        found = [("", len(os.listdir("/tmp")) if self.alone else 0, 0, 0)]
+        found: list[tuple[str, int, int, int]] = []
+        for folder in ("/tmp", self.place) if self.alone else (self.place,):
+            stat = os.stat(folder, follow_symlinks=False)
+            size = len(os.listdir(folder)) + len(os.listxattr(folder, follow_symlinks=False))
+            found.append((folder, stat.st_ino, stat.st_mode, size))
         with os.scandir(self.place) as entries:
             for entry in entries:
                 stat = entry.stat(follow_symlinks=False)

@@ -40,6 +40,17 @@ def unpack(fd: int, folder: str) -> None:
             os.close(out)
 
 
+def remove(folder: str) -> None:
+    """Remove a folder that holds what `unpack` made, and nothing else."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                remove(entry.path)
+            else:
+                os.unlink(entry.path)
+    os.rmdir(folder)
+
+
 def pack_folder(folder: str, fd: int, most_bytes: int) -> str:
     """Write what lies in a folder as an image into a file; links are left out. What went wrong, or "".
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -34,9 +33,9 @@ def clone_cell() -> int:
 
     Only a process with one thread may call it: it is the bare system call, as os.fork is for a new namespace.
     """
-    number = _CLONE.get(platform.machine())
+    number = _CLONE.get(os.uname().machine)
     if number is None:
-        raise OSError(errno.ENOSYS, f"cells are not known on {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"cells are not known on {os.uname().machine}")
     pid = int(LIBC.syscall(number, NEW_USER | NEW_PIDS | NEW_MOUNTS | _SIGCHLD, 0, 0, 0, 0))
     _check(pid, "clone")
     return pid
@@ -50,15 +49,16 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 def enter_cell(tmp_bytes: int) -> None:
     """Set up the new cell from within: ids, a private /tmp that is also /dev/shm, and its own /proc."""
-    _write("/proc/self/uid_map", f"{INSIDE_ID} {_UID} 1")
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/gid_map", f"{INSIDE_ID} {_GID} 1")
+    write("/proc/self/uid_map", f"{INSIDE_ID} {_UID} 1")
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/gid_map", f"{INSIDE_ID} {_GID} 1")
     mount("tmpfs", "/tmp", "tmpfs", NO_SUID | NO_DEVICES, f"size={tmp_bytes},nr_inodes=16384,mode=700")
     mount("/tmp", "/dev/shm", None, BIND)
     mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
+    """Write to a file of the kernel's, in one go."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, text.encode())
@@ -149,14 +149,15 @@ def filter_program(machine: str) -> bytes:
 
 def filter_calls() -> bool:
     """Set the filter for this process and all that it starts; False where there is none for this machine."""
-    program = filter_program(platform.machine())
-    if not program:
+    if _FILTER.length == 0:
         return False
-    held = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-    given = Program(len(program) // 8, ctypes.addressof(held))
-    _check(LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(given), 0, 0), "seccomp")
+    _check(LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(_FILTER), 0, 0), "seccomp")
     return True
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+_CODE = filter_program(os.uname().machine)
+_FILTER = _Filter(len(_CODE) // 8, _CODE)

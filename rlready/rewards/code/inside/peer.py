@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-import inspect
 import operator
 import types
 from collections.abc import Callable
@@ -47,7 +45,9 @@ class Peer:
         if isinstance(value, type) and issubclass(value, BaseException):
             return ["e", *self._lineage(value)]
         number = self._number(value)
-        kind = "class" if isinstance(value, type) else "coroutine" if inspect.iscoroutine(value) else "object"
+        kind = (
+            "class" if isinstance(value, type) else "coroutine" if isinstance(value, types.CoroutineType) else "object"
+        )
         return ["h", number, kind, type(value).__name__ if kind != "class" else value.__name__]
 
     def _number(self, value: Any) -> int:
@@ -291,7 +291,7 @@ _OPS: dict[str, Callable[..., Any]] = {
     "getitem": operator.getitem,
     "setitem": operator.setitem,
     "delitem": operator.delitem,
-    "await": lambda a: asyncio.run(a),
+    "await": lambda a: __import__("asyncio").run(a),
     **{op: (lambda f: lambda a, b: bool(f(a, b)))(getattr(operator, op)) for op in ("lt", "le", "gt", "ge")},
 }
 _BINARY = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"

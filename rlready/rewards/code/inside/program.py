@@ -12,9 +12,12 @@ import os
 import signal
 import sys
 import types
-from typing import Any, NoReturn
 
-from . import kernel, solution, tester
+from . import kernel
+
+TYPE_CHECKING = False  # what is imported makes every fork dearer, and typing is much
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 OURS = ("inside",)
 _KEPT_FROM = 40
@@ -42,8 +45,12 @@ def become(role: str, file: str, streams: tuple[int, int, int], extra: list[int]
         if role == "python":
             code = run(file)
         elif role == "solution":
+            from . import solution
+
             code = solution.serve(file, kept[0])
         else:
+            from . import tester
+
             code = tester.serve(file, kept[0], kept[1])
     except BaseException as error:
         with contextlib.suppress(BaseException):

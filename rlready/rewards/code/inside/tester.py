@@ -8,10 +8,8 @@ test that is not reported as passed was not passed.
 from __future__ import annotations
 
 import ast
-import asyncio
 import builtins
 import functools
-import inspect
 import json
 import reprlib
 import socket
@@ -168,8 +166,8 @@ class Tests:
         why = ""
         try:
             result = call()
-            if inspect.iscoroutine(result):
-                asyncio.run(result)
+            if isinstance(result, types.CoroutineType):
+                __import__("asyncio").run(result)
         except Ended:
             raise
         except ImportError as error:
@@ -191,7 +189,7 @@ class Tests:
         check = self.space.get("check")
         if not isinstance(check, types.FunctionType) or "check" in self._called() or not self.functions:
             return
-        if len(inspect.signature(check).parameters) == 1:
+        if check.__code__.co_argcount == 1:
             self._one("check", lambda: check(self.space[self.functions[-1]]))
 
     def _methods(self, name: str, kind: type) -> None:

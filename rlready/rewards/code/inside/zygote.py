@@ -2,12 +2,15 @@
 
 Messages over its socket, one JSON object each (a packet is a message, so their length is bounded):
 
-    in   {"op": "open", "id": 7, "memory": bytes} + the cell's own socket      {"op": "kill", "id": 7}
+    in   {"op": "open", "id": 7, "memory": bytes, "tmp": bytes, "functions": false} + the cell's own socket
+         {"op": "kill", "id": 7}
     out  {"ready": true, "nested": true, ...}   {"id": 7, "over": "memory"}     {"gone": 7}
 """
 
 from __future__ import annotations
 
+import _sitebuiltins
+import builtins
 import contextlib
 import gc
 import json
@@ -16,10 +19,12 @@ import select
 import signal
 import socket
 import sys
-import time
-from typing import Any, NoReturn
 
 from . import cell, kernel, watch
+
+TYPE_CHECKING = False  # what is imported makes every fork dearer, and typing is much
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 _WATCH_SECONDS = 0.05
 
@@ -30,7 +35,7 @@ class Zygote:
     def __init__(self, control: socket.socket) -> None:
         """Serve on this socket."""
         self.control = control
-        self.cells: dict[int, tuple[int, int, float]] = {}  # id: pid, memory in bytes, when it was opened
+        self.cells: dict[int, tuple[int, int]] = {}  # id: pid, memory in bytes
         self.wake_in, self.wake_out = os.pipe()
         os.set_blocking(self.wake_out, False)
         os.set_blocking(self.wake_in, False)
@@ -64,17 +69,21 @@ class Zygote:
         if message["op"] == "kill":
             self.end(message["id"])
             return
+        if message["functions"] and f"{__package__}.tester" not in sys.modules:
+            from . import solution, tester  # noqa: F401  (once, and only where function tests are run)
+
+            gc.freeze()
         try:
             pid = kernel.clone_cell()
             if pid == 0:
-                self.become_cell(fds[0])
-            self.cells[message["id"]] = (pid, message["memory"], time.monotonic())
+                self.become_cell(fds[0], message["tmp"])
+            self.cells[message["id"]] = (pid, message["memory"])
         except OSError as error:
             self.tell(id=message["id"], over=f"no cell: {error}")
         for fd in fds:
             os.close(fd)
 
-    def become_cell(self, fd: int) -> NoReturn:
+    def become_cell(self, fd: int, tmp: int) -> NoReturn:
         """What the child does."""
         try:
             signal.set_wakeup_fd(-1)
@@ -82,7 +91,7 @@ class Zygote:
             self.control.close()
             os.close(self.wake_in)
             os.close(self.wake_out)
-            cell.serve(socket.socket(fileno=fd))
+            cell.serve(socket.socket(fileno=fd), tmp)
         finally:
             os._exit(0)
 
@@ -98,7 +107,7 @@ class Zygote:
 
     def reap(self) -> None:
         """Forget cells that ended by themselves."""
-        for number, (pid, _, _) in list(self.cells.items()):
+        for number, (pid, _) in list(self.cells.items()):
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
@@ -106,15 +115,26 @@ class Zygote:
 
     def look(self) -> None:
         """End cells that hold more memory than they may."""
-        late = time.monotonic() - _WATCH_SECONDS
-        old = {number: c for number, c in self.cells.items() if c[2] < late}
+        old = {number: c for number, c in self.cells.items() if _works(c[0])}
         if not old:
             return
         processes = watch.table()
-        for number, (pid, limit, _) in old.items():
+        for number, (pid, limit) in old.items():
             if watch.memory(pid, processes, limit) > limit:
                 self.tell(id=number, over="memory")
                 self.end(number)
+
+
+def _works(pid: int) -> bool:
+    """Whether a cell has a program in it; True where that is not known."""
+    try:
+        fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
+    except OSError:
+        return True
+    try:
+        return bool(os.read(fd, 16))
+    finally:
+        os.close(fd)
 
 
 def trial() -> str:
@@ -145,6 +165,7 @@ def main(fd: int) -> None:
     control.set_inheritable(False)
     why = trial()
     zygote = Zygote(control)
+    builtins.exit = builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D")
     gc.collect()
     gc.freeze()
     zygote.tell(ready=True, nested=not why, why=why, python=list(sys.version_info[:3]))
