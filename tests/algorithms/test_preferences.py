@@ -166,8 +166,7 @@ def test_the_cut_into_microbatches_changes_nothing(texts, micro, algo, keeps):
     def likelihood(model, rows):
         (r,) = rows
         tokens = torch.from_numpy(r.tokens)[None]
-        length = tokens.shape[1] - 1
-        hidden = model.hidden(tokens[:, :-1], torch.arange(length))
+        hidden = model.hidden(tokens[:, :-1])
         logp = torch.log_softmax(F.linear(hidden, model.output), -1)
         chosen = logp.gather(-1, tokens[0, 1:, None])[:, 0]
         return (chosen * torch.from_numpy(r.weights["nll"][1:])).sum(), float(r.weights["nll"].sum())
@@ -213,7 +212,7 @@ def test_a_unit_is_never_cut(shape, micro):
         each = Row.from_segments([(list(range(n)), 1.0)])
         each.unit, each.group = unit, group
         rows.append(each)
-    batches = [[i for b in batch for i in b.rows] for batch in cut(rows, micro)]
+    batches = cut(rows, micro)
     assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
     for unit in {r.unit for r in rows} - {-1}:
         assert sum(any(rows[i].unit == unit for i in batch) for batch in batches) == 1

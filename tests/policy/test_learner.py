@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Loss, OptimizerConfig, Outputs
 from rlready.policy.tiny import TinyLearner, TinyModel
-from rlready.policy.tiny.fused import rms_norm, swiglu
+from rlready.policy.tiny.fused import attend, finish, rms_norm
 from rlready.policy.tiny.heads import Supports, token_logprobs
 from rlready.policy.tiny.optimizer import learning_rate
+from rlready.policy.tiny.sharing import plant
 from rlready.types import Row
 from tests.policy.tiny_fixtures import VOCAB, config, model
 
@@ -147,17 +148,24 @@ def test_chunked_logprobs_equal_direct_ones(entropy: bool, monkeypatch: pytest.M
         assert torch.allclose(a, b, atol=1e-9)
 
 
-def test_hand_written_gradients_equal_autograd() -> None:
-    torch.manual_seed(1)
-    x = torch.randn(2, 5, 6).double().requires_grad_()
-    weight = (torch.rand(6).double() + 0.5).requires_grad_()
-    gate_up, down = torch.randn(14, 6).double().requires_grad_(), torch.randn(6, 7).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda a, b: rms_norm(a, b, 1e-3), (x, weight))
-    assert torch.autograd.gradcheck(swiglu, (x, gate_up, down))
-    plain = torch.nn.functional.rms_norm(x, (6,), weight, 1e-3)
-    assert torch.allclose(rms_norm(x, weight, 1e-3), plain)
-    gate, up = (x @ gate_up.T).chunk(2, -1)
-    assert torch.allclose(swiglu(x, gate_up, down), (torch.nn.functional.silu(gate) * up) @ down.T)
+def test_hand_written_gradients_equal_finite_differences() -> None:
+    draw = torch.Generator().manual_seed(1)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_()
+
+    x, norm = some(7, 8), some(8)
+    assert torch.autograd.gradcheck(lambda a, b: rms_norm(a, b, 1e-3), (x, norm))
+    assert torch.allclose(rms_norm(x, norm, 1e-3), torch.nn.functional.rms_norm(x, (8,), norm, 1e-3))
+    weights = some(8, 8), norm, some(14, 8), some(8, 7)
+    assert torch.autograd.gradcheck(lambda *given: finish(*given, 1e-3), (x, some(7, 8), *weights))
+    rows = np.asarray([[1, 2, 3, 4], [1, 2, 5, 0], [1, 6, 0, 0]])
+    forest = plant(rows, np.asarray([0, 1, 2]), np.asarray([3, 2, 1]))
+    angle = torch.rand(6, 1, 1, generator=draw, dtype=torch.float64)
+    turn = torch.polar(torch.ones_like(angle), angle)
+    for kv_heads in (1, 2, 4):
+        given = x[:6].detach().requires_grad_(), norm, some((4 + 2 * kv_heads) * 2, 8)
+        assert torch.autograd.gradcheck(lambda *each: attend(*each, turn, forest.rectangles, 4, 1e-3), given)
 
 
 def test_a_token_outside_its_support_is_an_error() -> None:

@@ -35,6 +35,35 @@ def model(seed: int = 0, **changes: object) -> TinyModel:
     return made
 
 
+def plain_states(made: TinyModel, tokens: torch.Tensor) -> torch.Tensor:
+    """Final hidden states of one row, [T] -> [T, D], written down as in the papers and left to autograd."""
+    c, length = made.config, len(tokens)
+    half = torch.arange(0, c.head_dim, 2, dtype=torch.float64) / c.head_dim
+    angle = torch.outer(torch.arange(length, dtype=torch.float64), c.rope_theta**-half)
+    x = made.embed_tokens.weight[tokens]
+
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + c.norm_eps).sqrt() * weight
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        even, odd = x[..., ::2], x[..., 1::2]
+        cos, sin = (each.to(x.dtype).unsqueeze(1) for each in (angle.cos(), angle.sin()))
+        return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+    for block in made.blocks:
+        heads = (norm(x, block.norm_attention.weight) @ block.qkv.weight.T).view(length, -1, c.head_dim)
+        q, k, v = heads.split((c.heads, c.kv_heads, c.kv_heads), 1)
+        q, k = rotated(q), rotated(k)
+        k, v = (each.repeat_interleave(c.heads // c.kv_heads, 1) for each in (k, v))
+        scores = torch.einsum("ihe,jhe->hij", q, k) / c.head_dim**0.5
+        mixed = torch.einsum("hij,jhe->ihe", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+        x = x + mixed.flatten(1) @ block.out.weight.T
+        gate, up = (norm(x, block.norm_ffn.weight) @ block.gate_up.weight.T).chunk(2, -1)
+        x = x + (gate * gate.sigmoid() * up) @ block.down.weight.T
+    return norm(x, made.norm.weight)
+
+
 def sampler(made: TinyModel, **options: object) -> TinySampler:
     return TinySampler(made.config, made.state_dict(), **options)  # type: ignore[arg-type]
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlready.errors import UserError
-from rlready.policy.tiny.batching import cut, members
-from rlready.policy.tiny.sharing import Bundle
+from rlready.policy.tiny.batching import cut
 from rlready.recipes.magistral.tables import long_tail, padding_shares
 from rlready.rollout.packing import in_order, pack, padding, similar
 from rlready.types import Row
@@ -65,8 +64,7 @@ def test_at_least_a_tenth_less_padding_on_long_tailed_lengths(seed: int, budget:
 def test_the_learners_cut_as_similar_does() -> None:
     lengths = long_tail(1, 64)
     rows = [Row.from_segments([(range(n), 1.0)]) for n in lengths]
-    bundles = [Bundle([i], n) for i, n in enumerate(lengths)]
-    assert [members(batch) for batch in cut(rows, 4096, bundles)] == similar(lengths, 4096)
+    assert cut(rows, 4096) == similar(lengths, 4096)
     assert np.sum(lengths) == sum(len(row) for row in rows)
 
 

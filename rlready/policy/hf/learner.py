@@ -18,9 +18,8 @@ from torch import Tensor
 from rlready.errors import UserError
 from rlready.policy.base import Batch, LossFn, OptimizerConfig, Outputs, Which
 from rlready.policy.hf.body import Body, Weights
-from rlready.policy.tiny.batching import Live, cut, everything, locate, members, pad
+from rlready.policy.tiny.batching import Live, cut, everything, locate, pad
 from rlready.policy.tiny.optimizer import Optimizer
-from rlready.policy.tiny.sharing import Bundle
 from rlready.types import FloatArray, Row
 
 _LOGITS = 1 << 26
@@ -118,13 +117,12 @@ class HFLearner:
         self._check(rows)
         out: list[FloatArray] = [torch.zeros(len(row)).numpy() for row in rows]
         with torch.no_grad(), self.body.using(self._weights(which)):
-            for bundles in _cut(rows, self.micro_tokens):
-                index = members(bundles)
+            for index in cut(rows, self.micro_tokens):
                 batch, mask = everything([rows[i] for i in index])
-                live = locate(batch, mask, bundles)
+                live = locate(batch, mask)
                 if live is None:
                     continue
-                full = _scatter(batch, live, self._heads(live, False)[0]).cpu().numpy()
+                full = _scatter(batch, live, self._heads(batch, live, False)[0]).cpu().numpy()
                 for i, values in zip(index, full, strict=True):
                     out[i] = values[: len(rows[i])].copy()
         return out
@@ -160,16 +158,16 @@ class HFLearner:
         self._check(rows)
         frozen = self._weights("reference") if reference else None
         sums: dict[str, float] = defaultdict(float)
-        for bundles in _cut(rows, self.micro_tokens):
-            batch, mask = pad([rows[i] for i in members(bundles)], denominators)
-            live = locate(batch, mask, bundles)
+        for index in cut(rows, self.micro_tokens):
+            batch, mask = pad([rows[i] for i in index], denominators)
+            live = locate(batch, mask)
             outputs = Outputs(torch.zeros(batch.tokens.shape))
             if live is not None and frozen is not None:
                 with torch.no_grad(), self.body.using(frozen):
-                    outputs.reference = _scatter(batch, live, self._heads(live, False)[0])
+                    outputs.reference = _scatter(batch, live, self._heads(batch, live, False)[0])
             with self._training():
                 if live is not None:
-                    logprobs, entropies = self._heads(live, entropy)
+                    logprobs, entropies = self._heads(batch, live, entropy)
                     outputs.logprobs = _scatter(batch, live, logprobs)
                     if entropies is not None:
                         outputs.entropy = _scatter(batch, live, entropies)
@@ -261,13 +259,13 @@ class HFLearner:
             finally:
                 self.body.model.eval()
 
-    def _heads(self, live: Live, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def _heads(self, batch: Batch, live: Live, entropy: bool) -> tuple[Tensor, Tensor | None]:
         """Log-probs of the live tokens, [M] float32 on the CPU, and the entropies of their distributions."""
-        length, device = live.inputs.shape[1], self.body.device
-        columns, column = torch.unique(live.source % length, return_inverse=True)
-        logits = self.body.forward(live.inputs.to(device), keep=columns.to(device))
-        row = torch.div(live.source, length, rounding_mode="floor")
-        z = logits[row.to(device), column.to(device)].float()
+        device = self.body.device
+        columns, column = torch.unique(live.column - 1, return_inverse=True)
+        inputs = batch.tokens[:, : int(live.column.max())]
+        logits = self.body.forward(inputs.to(device), keep=columns.to(device))
+        z = logits[live.row.to(device), column.to(device)].float()
         if live.temperature is not None:
             z = z / live.temperature.to(device).unsqueeze(-1)
         target = live.tokens.to(device).unsqueeze(-1)
@@ -287,11 +285,6 @@ class HFLearner:
         finite = logp if closed is None else logp.masked_fill(closed, 0.0)
         p = logp.exp()
         return chosen, -(p * finite).sum(-1).cpu()
-
-
-def _cut(rows: Sequence[Row], micro_tokens: int) -> list[list[Bundle]]:
-    """Which rows make up each micro-batch; nothing is shared, a row being a sequence."""
-    return cut(rows, micro_tokens, [Bundle([i], len(row)) for i, row in enumerate(rows)])
 
 
 def _scatter(batch: Batch, live: Live, values: Tensor) -> Tensor:

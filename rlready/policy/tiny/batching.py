@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlready.policy.base import Batch
 from rlready.policy.tiny.heads import Supports
-from rlready.policy.tiny.sharing import Bundle, bundle, lay_out
+from rlready.policy.tiny.sharing import in_order
 from rlready.types import FloatArray, IntArray, Row
 
 
@@ -25,67 +27,66 @@ class Live:
     """The tokens of a micro-batch [B, T] that are to be predicted, M of them.
 
     Attributes:
-        inputs: what the model reads, cut behind the last predicting token, [R, L] int64: a row of the batch each, or
-            bundles of rows, see `sharing`.
-        source: flat index into R*L of the state that predicts each token (the one before it), [M].
-        target: flat index into B*T of each token, [M].
+        row, column: where each of them stands, [M].
+        target: the same as a flat index into B*T, [M].
         tokens: the tokens, [M].
         temperature: of each token, [M]; None where it is 1 everywhere.
         supports: which ids each token could have been; None where all could.
-        positions, mask: where bundles are read, [R, L] and [R, 1, L, L].
     """
 
-    inputs: Tensor
-    source: Tensor
+    row: Tensor
+    column: Tensor
     target: Tensor
     tokens: Tensor
     temperature: Tensor | None
     supports: Supports | None
-    positions: Tensor | None = None
-    mask: Tensor | None = None
 
 
-def cut(rows: Sequence[Row], micro_tokens: int, bundles: Sequence[Bundle] | None = None) -> list[list[Bundle]]:
-    """Bundles of each micro-batch: of similar size, `micro_tokens` at most with padding.
+def cut(rows: Sequence[Row], micro_tokens: int) -> list[list[int]]:
+    """Rows of each micro-batch, for a model that reads them padded: of similar length, `micro_tokens` at most.
 
-    One bundle always fits, and so do the bundles of one unit (`Row.unit`), which stay together.
-
-    Args:
-        rows: of a minibatch.
-        micro_tokens: padded tokens per micro-batch.
-        bundles: of these rows; None shares what they have in common.
+    A row always fits, and so do the rows of one unit (`Row.unit`), which stay together.
     """
-    units = sorted(_units(rows, bundle(rows) if bundles is None else bundles), key=lambda unit: -unit[0].size)
-    out: list[list[Bundle]] = []
+    units = sorted(
+        (sorted(unit, key=lambda i: -len(rows[i])) for unit in _units(rows)), key=lambda unit: -len(rows[unit[0]])
+    )
+    out: list[list[int]] = []
     for unit in units:
-        if not out or out[-1][0].size * (len(out[-1]) + len(unit)) > micro_tokens:
+        if not out or len(rows[out[-1][0]]) * (len(out[-1]) + len(unit)) > micro_tokens:
             out.append([])
         out[-1] += unit
     return out
 
 
-def _units(rows: Sequence[Row], bundles: Sequence[Bundle]) -> list[list[Bundle]]:
-    """Bundles that must share a micro-batch, the largest of each unit first."""
-    if all(row.unit < 0 for row in rows):
-        return [[each] for each in bundles]
-    owner: dict[int, list[Bundle]] = {}  # by unit; a bundle with rows of two units joins them
-    alone: list[list[Bundle]] = []
-    for each in bundles:
-        names = {rows[i].unit for i in each.rows} - {-1}
-        if not names:
-            alone.append([each])
-            continue
-        merged = list({id(owner[name]): owner[name] for name in names if name in owner}.values())
-        joined = [*(other for unit in merged for other in unit), each]
-        held = {rows[i].unit for other in joined for i in other.rows} - {-1}
-        owner |= dict.fromkeys(held, joined)
-    joint = list({id(unit): unit for unit in owner.values()}.values())
-    return alone + [sorted(unit, key=lambda each: -each.size) for unit in joint]
+def cut_shared(rows: Sequence[Row], micro_tokens: int, workers: int = 1) -> list[list[int]]:
+    """Rows of each micro-batch, for a model that reads what rows share once: neighbours in the order of their tokens.
+
+    The micro-batches are of about equal size, `micro_tokens` or a little more (a unit is not cut), and a multiple of
+    `workers` in number where there are enough units.
+    """
+    if not rows:
+        return []
+    lengths = np.asarray([len(row) for row in rows])
+    place = np.arange(lengths.max()) < lengths[:, None]
+    tokens = np.zeros(place.shape, np.int64)
+    tokens[place] = np.concatenate([row.tokens for row in rows])
+    order, shared = in_order(tokens, lengths)
+    rank, new = np.empty_like(order), np.empty_like(order)
+    rank[order], new[order] = np.arange(len(rows)), lengths[order] - shared
+    units = sorted((sorted(unit, key=rank.__getitem__) for unit in _units(rows)), key=lambda unit: int(rank[unit[0]]))
+    sizes = np.asarray([new[unit].sum() for unit in units])
+    total = max(1, int(sizes.sum()))
+    count = -(-total // (micro_tokens * workers)) * workers
+    piece = np.minimum(((np.cumsum(sizes) - 0.5 * sizes) * count / total).astype(np.int64), count - 1)
+    return [[i for unit in np.flatnonzero(piece == k) for i in units[unit]] for k in np.unique(piece)]
 
 
-def members(bundles: Sequence[Bundle]) -> list[int]:
-    """Indices of the rows of some bundles, in order."""
-    return [i for each in bundles for i in each.rows]
+def _units(rows: Sequence[Row]) -> list[list[int]]:
+    """Rows that must share a micro-batch."""
+    units: dict[tuple[str, int], list[int]] = {}
+    for i, row in enumerate(rows):
+        units.setdefault(("unit", row.unit) if row.unit >= 0 else ("row", i), []).append(i)
+    return list(units.values())
 
 
 def pad(rows: Sequence[Row], denominators: Mapping[str, float]) -> tuple[Batch, Tensor]:
@@ -94,12 +95,17 @@ def pad(rows: Sequence[Row], denominators: Mapping[str, float]) -> tuple[Batch, 
     Raises:
         ValueError: a row weighs its first token, which nothing predicts.
     """
-    shape = (len(rows), max(len(row) for row in rows))
+    lengths = np.asarray([len(row) for row in rows])
+    shape = (len(rows), int(lengths.max()))
+    place = np.flatnonzero(np.arange(shape[1]) < lengths[:, None])
+
+    def fill(full: NDArray[Any], arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any]:
+        given = [np.zeros(n, full.dtype) if a is None else a for a, n in zip(arrays, lengths.tolist(), strict=True)]
+        full.ravel()[place] = np.concatenate(given)
+        return full
+
     names = list(dict.fromkeys(name for row in rows for name in row.weights))
-    weights = {name: np.zeros(shape, np.float32) for name in names}
-    for i, row in enumerate(rows):
-        for name, weight in row.weights.items():
-            weights[name][i, : len(row)] = weight
+    weights = {name: fill(np.zeros(shape, np.float32), [row.weights.get(name) for row in rows]) for name in names}
     live = np.zeros(shape, bool)
     for weight in weights.values():
         live |= weight != 0
@@ -108,17 +114,10 @@ def pad(rows: Sequence[Row], denominators: Mapping[str, float]) -> tuple[Batch, 
         raise ValueError(f"Row {bad} of the micro-batch gives its first token a weight, but nothing predicts it.")
 
     def floats(arrays: Sequence[FloatArray | None]) -> Tensor:
-        full = np.zeros(shape, np.float32)
-        for i, array in enumerate(arrays):
-            if array is not None:
-                full[i, : len(array)] = array
-        return torch.from_numpy(np.where(live, full, np.float32(0)))
+        return torch.from_numpy(np.where(live, fill(np.zeros(shape, np.float32), arrays), np.float32(0)))
 
-    tokens = np.zeros(shape, np.int64)
-    temperature = np.ones(shape, np.float32)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = row.tokens
-        temperature[i, : len(row)] = row.temperature
+    tokens = fill(np.zeros(shape, np.int64), [row.tokens for row in rows])
+    temperature = fill(np.ones(shape, np.float32), [row.temperature for row in rows])
     temperature[~(live & (temperature > 0))] = 1.0  # 0 is greedy, whose log-probs are those at 1
     some_returns, some_values = any(r.returns is not None for r in rows), any(r.values is not None for r in rows)
     batch = Batch(
@@ -149,37 +148,27 @@ def everything(rows: Sequence[Row]) -> tuple[Batch, Tensor]:
     return batch, live
 
 
-def locate(batch: Batch, live: Tensor, bundles: Sequence[Bundle]) -> Live | None:
-    """Where to compute; None where nothing is live.
+def locate(batch: Batch, live: Tensor) -> Live | None:
+    """What to predict; None where nothing is live.
 
     Args:
-        batch: rows in the order of the bundles.
+        batch: the rows.
         live: tokens to predict, [B, T] bool.
-        bundles: of these rows.
     """
     at = live.nonzero()
     if not len(at):
         return None
     row, column = at.unbind(-1)
-    width, length = batch.tokens.shape[1], int(column.max())
+    width = batch.tokens.shape[1]
     target = row * width + column
-    inputs, source, positions, mask = batch.tokens[:, :length], row * length + column - 1, None, None
-    if len(bundles) < len(batch.tokens):
-        ends = np.zeros(len(batch.tokens), np.int64)
-        np.maximum.at(ends, row.numpy(), column.numpy())
-        layout = lay_out(batch.tokens.numpy(), ends, bundles)
-        inputs, positions, mask = layout.inputs, layout.positions, layout.mask
-        source = torch.from_numpy(layout.path[row.numpy(), column.numpy() - 1])
     temperature = batch.temperature.flatten()[target]
     return Live(
-        inputs=inputs,
-        source=source,
+        row=row,
+        column=column,
         target=target,
         tokens=batch.tokens.flatten()[target],
         temperature=None if torch.eq(temperature, 1).all() else temperature,
         supports=_supports(batch.rows, row.numpy(), column.numpy()),
-        positions=positions,
-        mask=mask,
     )
 
 

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 
 from rlready.errors import UserError
 from rlready.policy.base import Batch, LossFn, OptimizerConfig, Outputs, Which
-from rlready.policy.tiny.batching import Live, cut, everything, locate, members, pad
+from rlready.policy.tiny.batching import Live, cut_shared, everything, locate, pad
 from rlready.policy.tiny.heads import token_logprobs
 from rlready.policy.tiny.model import TinyModel, check_state
 from rlready.policy.tiny.optimizer import Optimizer
+from rlready.policy.tiny.sharing import Forest, plant
 from rlready.types import FloatArray, Row
 
 
@@ -26,8 +27,8 @@ class TinyLearner:
 
     Attributes:
         model: the trainable weights.
-        micro_tokens: padded tokens per micro-batch. Gradients are accumulated over micro-batches, so it changes speed
-            and memory only. About a thousand stay in the processor's cache: 8,192 took a third longer.
+        micro_tokens: tokens per micro-batch, what rows share counted once. Gradients are accumulated, so it changes
+            speed and memory only.
     """
 
     keeps_units = True
@@ -38,7 +39,7 @@ class TinyLearner:
         optimizer: OptimizerConfig | None = None,
         *,
         version: int = 0,
-        micro_tokens: int = 1024,
+        micro_tokens: int = 4096,
     ) -> None:
         """Take a model.
 
@@ -46,7 +47,7 @@ class TinyLearner:
             model: trained in place.
             optimizer: settings; the default's otherwise.
             version: what `version` starts from.
-            micro_tokens: padded tokens per micro-batch.
+            micro_tokens: tokens per micro-batch.
         """
         self.model = model
         self.micro_tokens = micro_tokens
@@ -101,8 +102,8 @@ class TinyLearner:
         """
         model = self._model(which)
 
-        def compute(live: Live) -> Tensor:
-            return self._predict(model, live)[0]
+        def compute(live: Live, forest: Forest) -> Tensor:
+            return self._heads(model, model.states(forest), live, False)[0]
 
         return self._evaluate(rows, compute)
 
@@ -113,8 +114,8 @@ class TinyLearner:
             UserError: the model has no value head, or a row is longer than its `max_len`.
         """
 
-        def compute(live: Live) -> Tensor:
-            return self._values(self._hidden(self.model, live))
+        def compute(live: Live, forest: Forest) -> Tensor:
+            return self._values(self.model.states(forest))
 
         return self._evaluate(rows, compute)
 
@@ -122,13 +123,12 @@ class TinyLearner:
         """Run `compute` on all tokens of all rows, without gradients."""
         out: list[FloatArray] = [torch.zeros(len(row)).numpy() for row in rows]
         with torch.no_grad():
-            for bundles in cut(rows, self.micro_tokens):
-                index = members(bundles)
+            for index in cut_shared(rows, self.micro_tokens):
                 batch, mask = everything([rows[i] for i in index])
-                live = locate(batch, mask, bundles)
+                live = locate(batch, mask)
                 if live is None:
                     continue
-                full = _scatter(batch, live, compute(live)).numpy()
+                full = _scatter(batch, live, compute(live, _read(batch, live))).numpy()
                 for i, values in zip(index, full, strict=True):
                     out[i] = values[: len(rows[i])].copy()
         return out
@@ -155,9 +155,9 @@ class TinyLearner:
         model = self.model
         frozen = self._model("reference") if reference else None
         sums: dict[str, Tensor | float] = defaultdict(float)
-        for bundles in cut(rows, self.micro_tokens):
-            batch, mask = pad([rows[i] for i in members(bundles)], denominators)
-            live = locate(batch, mask, bundles)
+        for index in cut_shared(rows, self.micro_tokens):
+            batch, mask = pad([rows[i] for i in index], denominators)
+            live = locate(batch, mask)
             if live is None:
                 zeros = torch.zeros(batch.tokens.shape)
                 outputs = Outputs(
@@ -167,7 +167,8 @@ class TinyLearner:
                     zeros.clone() if reference else None,
                 )
             else:
-                hidden = self._hidden(model, live)
+                forest = _read(batch, live)
+                hidden = model.states(forest)
                 logprobs, entropies = self._heads(model, hidden, live, entropy)
                 outputs = Outputs(_scatter(batch, live, logprobs))
                 if entropies is not None:
@@ -177,7 +178,8 @@ class TinyLearner:
                     outputs.values = _scatter(batch, live, self._values(seen))
                 if frozen is not None:
                     with torch.no_grad():
-                        outputs.reference = _scatter(batch, live, self._predict(frozen, live)[0])
+                        theirs, _ = self._heads(frozen, frozen.states(forest), live, False)
+                    outputs.reference = _scatter(batch, live, theirs)
             result = loss(outputs, batch)
             self._broken |= not math.isfinite(float(result.total.detach()))
             if result.total.requires_grad:
@@ -242,13 +244,6 @@ class TinyLearner:
         averaged.load_state_dict(self._optimizer.ema)
         return averaged
 
-    def _predict(self, model: TinyModel, live: Live) -> tuple[Tensor, Tensor | None]:
-        return self._heads(model, self._hidden(model, live), live, False)
-
-    @staticmethod
-    def _hidden(model: TinyModel, live: Live) -> Tensor:
-        return model.hidden(live.inputs, live.source, positions=live.positions, mask=live.mask)
-
     @staticmethod
     def _heads(model: TinyModel, hidden: Tensor, live: Live, entropy: bool) -> tuple[Tensor, Tensor | None]:
         return token_logprobs(
@@ -265,6 +260,11 @@ class TinyLearner:
         if head is None:
             raise UserError("This model has no value head: create it with TinyConfig(value_head=True).")
         return F.linear(hidden, head.weight, head.bias).squeeze(-1)
+
+
+def _read(batch: Batch, live: Live) -> Forest:
+    """What a model reads to predict the live tokens."""
+    return plant(batch.tokens.numpy(), live.row.numpy(), live.column.numpy() - 1)
 
 
 def _scatter(batch: Batch, live: Live, values: Tensor) -> Tensor:

@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlready.errors import UserError
-from rlready.policy.tiny.fused import rms_norm, swiglu
+from rlready.policy.tiny.fused import attend, finish, rms_norm
+from rlready.policy.tiny.sharing import Forest, Rectangle, plant
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,6 @@ def rotations(config: TinyConfig) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle).to(torch.complex64)
 
 
-def rotate(x: Tensor, turn: Tensor) -> Tensor:
-    """Apply RoPE.
-
-    Args:
-        x: heads side by side, [..., heads, E].
-        turn: the positions' rotations, broadcastable to [..., heads, E/2], complex.
-    """
-    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn).flatten(-2)
-
-
 class Norm(nn.Module):
     """RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019)."""
 
@@ -135,22 +126,21 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(config.dim, 2 * config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.dim, bias=False)
 
-    def attend(self, x: Tensor, turn: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Self-attention before its output projection, [B, T, D] -> [B, T, D]; causal where no mask is given."""
-        c = self.config
-        heads = self.qkv(self.norm_attention(x)).view(*x.shape[:-1], -1, c.head_dim)
-        queries_keys, values = heads.split_with_sizes((c.heads + c.kv_heads, c.kv_heads), dim=-2)
-        q, k = rotate(queries_keys, turn).transpose(1, 2).split_with_sizes((c.heads, c.kv_heads), dim=1)
-        v = values.transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=c.kv_heads != c.heads
-        )
-        return mixed.transpose(1, 2).flatten(2)
+    def forward(self, x: Tensor, turn: Tensor, rectangles: Sequence[Rectangle], need: Tensor | None = None) -> Tensor:
+        """Packed tokens [N, D] -> [N, D], or [M, D] where only some are wanted.
 
-    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Everything after attention, position by position, [..., D] -> [..., D]."""
-        x = x + self.out(mixed)
-        return x + swiglu(self.norm_ffn(x), self.gate_up.weight, self.down.weight)
+        Args:
+            x: the residual stream.
+            turn: the tokens' rotations, [N, 1, E/2].
+            rectangles: what attends to what; tokens that are no query get no result.
+            need: indices of the tokens whose result is wanted, [M]; None for all.
+        """
+        c = self.config
+        mixed = attend(x, self.norm_attention.weight, self.qkv.weight, turn, rectangles, c.heads, c.norm_eps)
+        if need is not None:
+            x, mixed = x.index_select(0, need), mixed.index_select(0, need)
+        weights = self.out.weight, self.norm_ffn.weight, self.gate_up.weight, self.down.weight
+        return finish(x, mixed, *weights, c.norm_eps)
 
 
 class TinyModel(nn.Module):
@@ -215,46 +205,37 @@ class TinyModel(nn.Module):
         embedded: Tensor = self.embed_tokens(tokens)
         return embedded
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        need: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        media: Any = None,
-    ) -> Tensor:
-        """Final hidden states after the last norm.
+    def hidden(self, tokens: Tensor, *, media: Any = None) -> Tensor:
+        """Final hidden states after the last norm, of every position of some rows: [B, T] int64 -> [B*T, D].
 
         Args:
-            tokens: ids, right-padded, [B, T] int64.
-            need: flat indices into B*T of the positions wanted, [M] int64; None wants all. What only other positions
-                need is not computed in the last block.
-            positions: of the tokens, [B, T] int64; counted from 0 in each row by default.
-            mask: added to the attention scores, [B, 1, T, T]; causal by default. Both serve rows that share a prefix.
+            tokens: ids.
             media: reserved for image patches.
 
-        Returns:
-            [M, D], or [B*T, D] where `need` is None.
+        Raises:
+            UserError: a row is longer than the model's `max_len`.
+        """
+        row, column = np.indices(tokens.shape).reshape(2, -1)
+        return self.states(plant(tokens.numpy(), row, column), media=media)
+
+    def states(self, forest: Forest, *, media: Any = None) -> Tensor:
+        """Final hidden states after the last norm, [M, D], as the forest asks for; only those are computed to the end.
 
         Raises:
-            UserError: the sequence is longer than the model's `max_len`.
+            UserError: a row is longer than the model's `max_len`.
         """
-        length = tokens.shape[1] if positions is None else int(positions.max()) + 1
+        length = int(forest.positions.max()) + 1
         if length > self.config.max_len:
             raise UserError(
                 f"A sequence of {length} tokens does not fit the model's max_len {self.config.max_len}. Raise max_len."
             )
-        turn = (self.turn[:length] if positions is None else self.turn[positions]).unsqueeze(-2)
-        x = self.embed(tokens, media)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            mixed = block.attend(x, turn, mask)
-            if need is not None and block is self.blocks[-1]:
-                x, mixed = (each.flatten(0, 1).index_select(0, need) for each in (x, mixed))
-            x = block.finish(x, mixed)
+        turn = self.turn[forest.positions].unsqueeze(1)
+        x = self.embed(forest.tokens, media)
+        for block in self.blocks[:-1]:
+            x = block(x, turn, forest.rectangles)
+        x = self.blocks[-1](x, turn, forest.last, forest.need)
         normed: Tensor = self.norm(x)
-        return normed.reshape(-1, self.config.dim)
+        return normed.index_select(0, forest.state)
 
     def forward(self, tokens: Tensor, *, media: Any = None) -> Tensor:
         """Logits of the next token at every position, [B, T] -> [B, T, V]."""

@@ -1,139 +1,181 @@
-"""Rows that begin alike, computed in one sequence: what they share is computed once.
+"""Rows that begin alike: what they share is computed once.
 
-The rows of a group start with the same prompt, and often with the same first words of an answer. A *bundle* of such
-rows is the tree of their tokens, laid out as one sequence: each row adds what it does not share with the row before
-it. A token's position is its place in its row, and a mask lets it see the tokens of its row alone, so every state is
-what it would be in the row on its own (a test holds it).
+The rows of a group start with the same prompt, and often with the same first words of an answer; the prompts of a
+batch may begin with the same instructions. The state behind a token depends on the tokens up to it alone, so a
+micro-batch is computed as the forest of its rows' tokens: each row adds the tokens that it does not share with the row
+before it, in the order of their tokens. All layers but attention see packed tokens [N, ...], without padding.
+
+Attention takes the tokens that a row adds as queries, and all of the row's tokens as keys, wherever they were added.
+Rows that add about as many tokens make a *rectangle*, a few of which serve a micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rlready.types import IntArray, Row
+from rlready.types import IntArray
 
-_LEAST_SAVING = 0.2
-"""Share of a group's tokens that sharing must save; below it the mask costs more than it brings."""
+_MOST_QUERIES = 256
+"""Rows that add more tokens are cut: what comes later need not be looked at by what comes before."""
 
-_MOST_TOKENS = 256
-"""Longest bundle, unless its longest row is: attention within a bundle grows with the square of its length."""
-
-
-@dataclass(slots=True)
-class Bundle:
-    """Rows computed in one sequence.
-
-    Attributes:
-        rows: their indices, in the order of their tokens, so that neighbours share most.
-        size: tokens of the sequence.
-    """
-
-    rows: list[int]
-    size: int
+_CALL = 8192
+"""What a further rectangle costs, in pairs of query and key."""
 
 
 @dataclass(slots=True)
-class Layout:
-    """A micro-batch laid out for the model, [R, L] sequences.
+class Rectangle:
+    """Queries and keys of R rows that attend together, as indices of the N packed tokens.
 
     Attributes:
-        inputs, positions: [R, L] int64; padding is 0 in both.
-        mask: added to the attention scores, [R, 1, L, L].
-        path: for each row of the batch, flat indices into R*L of the states behind its tokens, [B, T].
+        shape: R, the queries Q of each row, and its keys K.
+        queries: [R*Q]; the first token where a row has none.
+        into: where what they find belongs, [R*Q]; N where a row has none.
+        idle: places among R*Q where a row has no query.
+        keys: [R*K]; the first token where a row has none.
+        mask: added to the scores, [R, Q, K]: a query sees its own token and those before it.
     """
 
-    inputs: Tensor
-    positions: Tensor
+    shape: tuple[int, int, int]
+    queries: Tensor
+    into: Tensor
+    idle: Tensor
+    keys: Tensor
     mask: Tensor
-    path: IntArray
 
 
-def bundle(rows: Sequence[Row]) -> list[Bundle]:
-    """Put the rows of a group together where they share enough; all other rows stand alone."""
-    groups: dict[int, list[int]] = {}
-    out: list[Bundle] = []
-    for i, row in enumerate(rows):
-        if row.group < 0:
-            out.append(Bundle([i], len(row)))
+@dataclass(slots=True)
+class Forest:
+    """A micro-batch as the model reads it, and what is wanted of it.
+
+    Attributes:
+        tokens: packed, [N] int64.
+        positions: of each in its row, [N].
+        rectangles: what attends to what; every token is a query of one.
+        need: the tokens behind which a state is wanted, each once.
+        last: the rectangles of those alone, for the last block. (Some others may be among their queries.)
+        state: for each state that was asked for, [M], its index in `need`.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    rectangles: list[Rectangle]
+    need: Tensor
+    last: list[Rectangle]
+    state: Tensor
+
+
+def in_order(rows: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
+    """The order of rows by their tokens, and how many tokens each then shares with the one before it, [B] both.
+
+    Args:
+        rows: padded tokens, [B, T].
+        ends: tokens of each row that count, [B].
+    """
+    read = np.where(np.arange(rows.shape[1]) < ends[:, None], rows, -1).astype(">i4")
+    names = [row.tobytes() for row in read]
+    order = np.asarray(sorted(range(len(rows)), key=names.__getitem__), np.int64)
+    read, ends = read[order], ends[order]
+    differs = np.ones((len(rows) - 1, rows.shape[1] + 1), bool)
+    np.not_equal(read[1:], read[:-1], out=differs[:, :-1])
+    shared = np.zeros(len(rows), np.int64)
+    shared[1:] = np.minimum(differs.argmax(1), np.minimum(ends[1:], ends[:-1]))
+    return order, shared
+
+
+def plant(rows: IntArray, row: IntArray, column: IntArray) -> Forest:
+    """The forest of a micro-batch, as far as it must be read.
+
+    Args:
+        rows: padded tokens, [B, T].
+        row: and `column`: behind which tokens a state is wanted, [M] each, at least one.
+        column: see `row`.
+    """
+    ends = np.zeros(len(rows), np.int64)
+    np.maximum.at(ends, row, column + 1)
+    order, shared = in_order(rows, ends)
+    tokens, ends = rows[order], ends[order]
+    new = ends - shared
+    owner = np.repeat(np.arange(len(rows)), new)  # the row, in order, that adds each packed token
+    position = np.arange(len(owner)) - (np.cumsum(new) - new - shared)[owner]
+    path = np.zeros(rows.shape, np.int64)  # the packed token at each place of a row
+    path[owner, position] = np.arange(len(owner))
+    for k in np.flatnonzero(shared).tolist():
+        path[k, : shared[k]] = path[k - 1, : shared[k]]
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    need, state = np.unique(path[rank[row], column], return_inverse=True)
+    begin = ends.copy()
+    np.minimum.at(begin, owner[need], position[need])
+    given = (tokens[owner, position], position, need, state)
+    packed, at, needed, states = map(torch.from_numpy, given)
+    return Forest(packed, at, _rectangles(path, shared, ends), needed, _rectangles(path, begin, ends), states)
+
+
+def _rectangles(path: IntArray, begin: IntArray, end: IntArray) -> list[Rectangle]:
+    """What attends to what, where each row's queries stand from `begin` to `end`."""
+    count = int(path.max()) + 1
+    return [_rectangle(path, count, *piece) for piece in _pieces(begin, end)]
+
+
+def _pieces(begin: IntArray, end: IntArray) -> list[tuple[IntArray, IntArray, IntArray]]:
+    """Rows, and the places at which their queries begin and end, of each rectangle."""
+    cuts = -(-(end - begin) // _MOST_QUERIES)
+    row = np.repeat(np.arange(len(end)), cuts)
+    part = np.arange(len(row)) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    first = begin[row] + part * _MOST_QUERIES
+    last = np.minimum(first + _MOST_QUERIES, end[row])
+    return [(row[each], first[each], last[each]) for each in _alike(last - first, last)]
+
+
+def _alike(queries: IntArray, keys: IntArray) -> list[IntArray]:
+    """Put rows together so that little is padded: cut them in two by one of both numbers, as long as it pays."""
+    out: list[IntArray] = []
+    left = [np.arange(len(queries))]
+    while left:
+        rows = left.pop()
+        count = np.arange(1, len(rows))
+        best, saved = 0, -np.inf
+        for number in (queries, keys):
+            order = rows[np.argsort(-number[rows])]
+            q, k = queries[order], keys[order]
+            whole = len(order) * q.max() * k.max()
+            head = count * np.maximum.accumulate(q)[:-1] * np.maximum.accumulate(k)[:-1]
+            tail = (count * np.maximum.accumulate(q[::-1])[:-1] * np.maximum.accumulate(k[::-1])[:-1])[::-1]
+            gain = whole - head - tail
+            if len(gain) and gain.max() > saved:
+                best, saved, kept = int(gain.argmax()) + 1, gain.max(), order
+        if saved > _CALL:
+            left += [kept[:best], kept[best:]]
         else:
-            groups.setdefault(row.group, []).append(i)
-    for members in groups.values():
-        out += _tree([(i, rows[i].tokens) for i in members])
+            out.append(rows)
     return out
 
 
-def _tree(members: Sequence[tuple[int, IntArray]]) -> list[Bundle]:
-    """Bundles of one group's rows, given as (index, tokens)."""
-    ordered = sorted(members, key=lambda each: each[1].tolist()) if len(members) > 1 else members
-    lengths = [len(tokens) for _, tokens in ordered]
-    most = max(_MOST_TOKENS, max(lengths) * 3 // 2)
-    out: list[Bundle] = []
-    for k, (i, tokens) in enumerate(ordered):
-        added = lengths[k] - (_shared(ordered[k - 1][1], tokens) if k else 0)
-        if not out or out[-1].size + added > most:
-            out.append(Bundle([], 0))
-            added = lengths[k]
-        out[-1].rows.append(i)
-        out[-1].size += added
-    if sum(each.size for each in out) <= (1 - _LEAST_SAVING) * sum(lengths):
-        return out
-    return [Bundle([i], len(tokens)) for i, tokens in ordered]
-
-
-def _shared(a: IntArray, b: IntArray) -> int:
-    """Length of the common prefix."""
-    shortest = min(len(a), len(b))
-    differs = a[:shortest] != b[:shortest]
-    return int(differs.argmax()) if differs.any() else shortest
-
-
-def lay_out(tokens: IntArray, ends: IntArray, bundles: Sequence[Bundle]) -> Layout:
-    """Lay out the rows of a micro-batch.
+def _rectangle(path: IntArray, count: int, row: IntArray, first: IntArray, last: IntArray) -> Rectangle:
+    """One rectangle.
 
     Args:
-        tokens: of the rows in the order of the bundles, right-padded, [B, T].
-        ends: tokens of each row that the model must read, [B].
-        bundles: of these rows; their `rows` are not looked at but for their number.
+        path: the packed token at each place of a row, [B, T].
+        count: N.
+        row: [R].
+        first: the place at which each row's queries begin, [R].
+        last: and end, [R].
     """
-    path = np.zeros(tokens.shape, np.int64)
-    shared, sizes = np.zeros(len(tokens), np.int64), []
-    row = 0
-    for each in bundles:
-        size = 0
-        for k in range(len(each.rows)):
-            end = int(ends[row])
-            if k:
-                before = int(ends[row - 1])
-                shared[row] = _shared(tokens[row - 1, :before], tokens[row, :end])
-                path[row, : shared[row]] = path[row - 1, : shared[row]]
-            new = end - int(shared[row])
-            path[row, shared[row] : end] = np.arange(size, size + new)
-            size += new
-            row += 1
-        sizes.append(size)
-    length = max(sizes)
-    inputs = np.zeros((len(bundles), length), np.int64)
-    positions = np.zeros_like(inputs)
-    sees = np.zeros((len(bundles), length, length), dtype=bool)
-    row = 0
-    for r, each in enumerate(bundles):
-        for _ in each.rows:
-            start, end = int(shared[row]), int(ends[row])
-            if end > start:
-                at = path[row, :end]
-                added = slice(int(at[start]), int(at[start]) + end - start)
-                inputs[r, added] = tokens[row, start:end]
-                positions[r, added] = np.arange(start, end)
-                sees[r, added, at[:start]] = True
-                sees[r, added, added] = np.tri(end - start, dtype=bool)
-            path[row] += r * length
-            row += 1
-        sees[r, sizes[r] :, 0] = True  # padding must see something
-    mask = torch.zeros(len(bundles), 1, length, length)
-    mask.masked_fill_(torch.from_numpy(~sees).unsqueeze(1), -torch.inf)
-    return Layout(torch.from_numpy(inputs), torch.from_numpy(positions), mask, path)
+    at = first[:, None] + np.arange((last - first).max())
+    asks = at < last[:, None]
+    token = path[row[:, None], np.minimum(at, path.shape[1] - 1)]
+    keys = path[row, : last.max()]
+    hidden: NDArray[np.bool_] = np.arange(keys.shape[1]) > at[:, :, None]
+    return Rectangle(
+        (len(row), at.shape[1], keys.shape[1]),
+        torch.from_numpy(np.where(asks, token, 0).ravel()),
+        torch.from_numpy(np.where(asks, token, count).ravel()),
+        torch.from_numpy(np.flatnonzero(~asks)),
+        torch.from_numpy(keys.ravel()),
+        torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))),
+    )
