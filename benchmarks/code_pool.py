@@ -71,7 +71,8 @@ PROGRAMS: dict[str, dict[str, str]] = {
             "  if not m or x > m then m = x end\nend\nprint(m)"
         ),
         "evens": (
-            'local n = 0\nfor w in io.read("l"):gmatch("%S+") do if tonumber(w) % 2 == 0 then n = n + 1 end end\nprint(n)'
+            'local n = 0\nfor w in io.read("l"):gmatch("%S+") do\n'
+            "  if tonumber(w) % 2 == 0 then n = n + 1 end\nend\nprint(n)"
         ),
         "running maximum": (
             'local out, m = {}\nfor w in io.read("l"):gmatch("%S+") do\n  local x = tonumber(w)\n'
@@ -81,7 +82,9 @@ PROGRAMS: dict[str, dict[str, str]] = {
             'local a = {}\nfor w in io.read("l"):gmatch("%S+") do a[#a + 1] = tonumber(w) end\n'
             'table.sort(a)\nprint(table.concat(a, " "))'
         ),
-        "squares": 'local t = 0\nfor w in io.read("l"):gmatch("%S+") do t = t + tonumber(w) * tonumber(w) end\nprint(t)',
+        "squares": (
+            'local t = 0\nfor w in io.read("l"):gmatch("%S+") do t = t + tonumber(w) ^ 2 end\nprint(math.floor(t))'
+        ),
         "distinct": (
             'local s, n = {}, 0\nfor w in io.read("l"):gmatch("%S+") do\n'
             "  if not s[w] then s[w] = true; n = n + 1 end\nend\nprint(n)"

@@ -241,6 +241,7 @@ class Loop:
     def _take(self, job: Job) -> Lane | None:
         """A lane that was kept, if one fits the job."""
         limits = job.cell_limits(self.box)
+        lane: Lane
         for lane in self.box.kept:
             if lane.limits == limits and lane.job.limits == job.limits:
                 self.box.kept.remove(lane)
