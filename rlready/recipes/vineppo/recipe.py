@@ -12,6 +12,7 @@ were tuned for each arm on a seed that is not recorded.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rlready.aio import run_sync
@@ -141,7 +142,8 @@ def _values(
             stage.result["tables"] = [[t.title, t.columns, t.rows] for t in values.analysis.tables()]
             stage.result["notes"] = values.analysis.notes
         tables = [Table(*table) for table in stage.result["tables"]]
-        return stage.result["metrics"], tables, stage.result.get("notes", [])
+        kept = {name: math.nan if value is None else value for name, value in stage.result["metrics"].items()}
+        return kept, tables, stage.result.get("notes", [])
 
 
 def _judged(curves: dict[str, Curve]) -> dict[str, float]:
