@@ -21,6 +21,9 @@ from rlready.policy.tiny.heads import Supports
 from rlready.policy.tiny.sharing import in_order
 from rlready.types import FloatArray, IntArray, Row
 
+_LEAST = 512
+"""Tokens below which a micro-batch is mostly calls, which threads cannot make at once."""
+
 
 @dataclass(slots=True)
 class Live:
@@ -61,8 +64,8 @@ def cut(rows: Sequence[Row], micro_tokens: int) -> list[list[int]]:
 def cut_shared(rows: Sequence[Row], micro_tokens: int, workers: int = 1) -> list[list[int]]:
     """Rows of each micro-batch, for a model that reads what rows share once: neighbours in the order of their tokens.
 
-    The micro-batches are of about equal size, `micro_tokens` or a little more (a unit is not cut), and a multiple of
-    `workers` in number where there are enough units.
+    The micro-batches are of about equal size, `micro_tokens` or a little more (a unit is not cut). Their number is a
+    multiple of `workers`, unless they would be too small for that.
     """
     if not rows:
         return []
@@ -76,6 +79,7 @@ def cut_shared(rows: Sequence[Row], micro_tokens: int, workers: int = 1) -> list
     units = sorted((sorted(unit, key=rank.__getitem__) for unit in _units(rows)), key=lambda unit: int(rank[unit[0]]))
     sizes = np.asarray([new[unit].sum() for unit in units])
     total = max(1, int(sizes.sum()))
+    workers = max(1, min(workers, total // _LEAST))
     count = -(-total // (micro_tokens * workers)) * workers
     piece = np.minimum(((np.cumsum(sizes) - 0.5 * sizes) * count / total).astype(np.int64), count - 1)
     return [[i for unit in np.flatnonzero(piece == k) for i in units[unit]] for k in np.unique(piece)]

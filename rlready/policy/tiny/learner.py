@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -13,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlready.errors import UserError
-from rlready.policy.base import Batch, LossFn, OptimizerConfig, Outputs, Which
+from rlready.policy.base import Batch, Loss, LossFn, OptimizerConfig, Outputs, Which
 from rlready.policy.tiny.batching import Live, cut_shared, everything, locate, pad
 from rlready.policy.tiny.heads import token_logprobs
 from rlready.policy.tiny.model import TinyModel, check_state
 from rlready.policy.tiny.optimizer import Optimizer
+from rlready.policy.tiny.parallel import side_by_side
 from rlready.policy.tiny.sharing import Forest, plant
 from rlready.types import FloatArray, Row
 
@@ -122,16 +124,23 @@ class TinyLearner:
     def _evaluate(self, rows: Sequence[Row], compute: Any) -> list[FloatArray]:
         """Run `compute` on all tokens of all rows, without gradients."""
         out: list[FloatArray] = [torch.zeros(len(row)).numpy() for row in rows]
-        with torch.no_grad():
-            for index in cut_shared(rows, self.micro_tokens):
-                batch, mask = everything([rows[i] for i in index])
-                live = locate(batch, mask)
-                if live is None:
-                    continue
+
+        def work(index: list[int]) -> None:
+            batch, mask = everything([rows[i] for i in index])
+            live = locate(batch, mask)
+            if live is None:
+                return
+            with torch.no_grad():
                 full = _scatter(batch, live, compute(live, _read(batch, live))).numpy()
-                for i, values in zip(index, full, strict=True):
-                    out[i] = values[: len(rows[i])].copy()
+            for i, values in zip(index, full, strict=True):
+                out[i] = values[: len(rows[i])].copy()
+
+        for _ in side_by_side(work, self._cut(rows)):
+            pass
         return out
+
+    def _cut(self, rows: Sequence[Row]) -> list[list[int]]:
+        return cut_shared(rows, self.micro_tokens, torch.get_num_threads())
 
     def forward_backward(
         self,
@@ -145,6 +154,9 @@ class TinyLearner:
     ) -> dict[str, float]:
         """Accumulate gradients of `loss` over rows in micro-batches; return summed metrics.
 
+        Where torch has several threads, a micro-batch is computed by each. The loss is called by one at a time, but in
+        any order; sums are taken in the order of the micro-batches.
+
         `Outputs` hold 0 wherever a row has no weight in any stream. With `values="head"` the values have gradients in
         the value head alone.
 
@@ -152,38 +164,45 @@ class TinyLearner:
             UserError: values or a reference are asked for and there is none, or a row is longer than `max_len`.
             ValueError: a row weighs its first token, or a token is outside its support.
         """
-        model = self.model
-        frozen = self._model("reference") if reference else None
-        sums: dict[str, Tensor | float] = defaultdict(float)
-        for index in cut_shared(rows, self.micro_tokens):
-            batch, mask = pad([rows[i] for i in index], denominators)
-            live = locate(batch, mask)
+        model, frozen = self.model, self._model("reference") if reference else None
+        trained = [p for p in model.parameters() if p.requires_grad]
+        one_at_a_time = threading.Lock()
+
+        def look(batch: Batch, live: Live | None) -> Outputs:
             if live is None:
                 zeros = torch.zeros(batch.tokens.shape)
-                outputs = Outputs(
-                    zeros,
-                    zeros.clone() if entropy else None,
-                    zeros.clone() if values else None,
-                    zeros.clone() if reference else None,
-                )
-            else:
-                forest = _read(batch, live)
-                hidden = model.states(forest)
-                logprobs, entropies = self._heads(model, hidden, live, entropy)
-                outputs = Outputs(_scatter(batch, live, logprobs))
-                if entropies is not None:
-                    outputs.entropy = _scatter(batch, live, entropies)
-                if values:
-                    seen = hidden.detach() if values == "head" else hidden
-                    outputs.values = _scatter(batch, live, self._values(seen))
-                if frozen is not None:
-                    with torch.no_grad():
-                        theirs, _ = self._heads(frozen, frozen.states(forest), live, False)
-                    outputs.reference = _scatter(batch, live, theirs)
-            result = loss(outputs, batch)
-            self._broken |= not math.isfinite(float(result.total.detach()))
-            if result.total.requires_grad:
-                result.total.backward()  # type: ignore[no-untyped-call]
+                return Outputs(zeros, *(zeros.clone() if asked else None for asked in (entropy, values, reference)))
+            forest = _read(batch, live)
+            hidden = model.states(forest)
+            logprobs, entropies = self._heads(model, hidden, live, entropy)
+            outputs = Outputs(_scatter(batch, live, logprobs))
+            if entropies is not None:
+                outputs.entropy = _scatter(batch, live, entropies)
+            if values:
+                seen = hidden.detach() if values == "head" else hidden
+                outputs.values = _scatter(batch, live, self._values(seen))
+            if frozen is not None:
+                with torch.no_grad():
+                    theirs, _ = self._heads(frozen, frozen.states(forest), live, False)
+                outputs.reference = _scatter(batch, live, theirs)
+            return outputs
+
+        def work(index: list[int]) -> tuple[Loss, Sequence[Tensor | None]]:
+            batch, mask = pad([rows[i] for i in index], denominators)
+            outputs = look(batch, locate(batch, mask))
+            with one_at_a_time:
+                result = loss(outputs, batch)
+            if not result.total.requires_grad:
+                return result, ()
+            grads = torch.autograd.grad(result.total, trained, allow_unused=True)
+            return Loss(result.total.detach(), result.metrics), grads
+
+        sums: dict[str, Tensor | float] = defaultdict(float)
+        for result, grads in side_by_side(work, self._cut(rows)):
+            self._broken |= not math.isfinite(float(result.total))
+            for parameter, grad in zip(trained, grads, strict=False):
+                if grad is not None:
+                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
             for name, value in result.metrics.items():
                 sums[name] = sums[name] + (value.detach() if isinstance(value, Tensor) else value)
         return {name: float(value) for name, value in sums.items()}
