@@ -1,8 +1,9 @@
 """A control group around a sandbox, where this process may make one: a second bound on memory and processes.
 
 The limits of a cell (`inside.cell`) and the watch over its memory (`inside.zygote`) hold without it. Version 2 needs a
-group that was delegated, as systemd does for a user's session; version 1 needs root. Groups are made below the one
-that this process is in, so nothing escapes a bound that holds for this process itself.
+group that was delegated, as systemd does for a user's session; version 1 needs root, and there only processes are
+bounded: its groups of memory belong to whoever supervises this process. Groups are made below the one that this process
+is in, so nothing escapes a bound that holds for this process itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import itertools
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -53,8 +55,8 @@ class Group:
             with contextlib.suppress(OSError):
                 (folder / "cgroup.procs").write_text(str(pid))
 
-    def remove(self, patience: float = 2.0) -> None:
-        """Remove the group once its processes have ended."""
+    def remove(self, patience: float = 5.0) -> None:
+        """End what is left in the group and remove it."""
         end = time.monotonic() + patience
         for folder in self.folders:
             while True:
@@ -63,12 +65,19 @@ class Group:
                 except FileNotFoundError:
                     break
                 except OSError:  # the last process is still being buried
+                    self._end(folder)
                     if time.monotonic() > end:
                         break
                     time.sleep(0.005)
                     continue
                 break
         self.folders = []
+
+    @staticmethod
+    def _end(folder: Path) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for pid in (folder / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def _parents() -> list[tuple[Path, tuple[str, ...]]]:
@@ -79,9 +88,8 @@ def _parents() -> list[tuple[Path, tuple[str, ...]]]:
         return []
     found: list[tuple[Path, tuple[str, ...]]] = []
     for _, names, path in lines:
-        for name, file in (("memory", "memory.limit_in_bytes"), ("pids", "pids.max")):
-            if name in names.split(","):
-                found.append((_ROOT / name / path.lstrip("/"), (file,)))
+        if "pids" in names.split(","):
+            found.append((_ROOT / "pids" / path.lstrip("/"), ("pids.max",)))
     for _, names, path in lines:
         if names or found:
             continue
