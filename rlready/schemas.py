@@ -154,6 +154,7 @@ def _misses(pattern: Any, value: str) -> str | None:
 _REPEAT = re.compile(r"[*+]|\{(\d*)(?:,(\d*))?\}")
 _MATCHING = 10**8
 """Steps that a match may take at most."""
+_SET = re.compile(r"\[(\^?\]?[^\]]*)\]")
 
 
 @functools.lru_cache(maxsize=256)
@@ -165,14 +166,16 @@ def longest_text(pattern: Any) -> int | None:
     """
     if not isinstance(pattern, str):
         return None
+    if re.search(r"\\[1-9]|\(\?P=", pattern):  # a reference back has no bound either
+        return None
+    plain = re.sub(r"\\.", "x", pattern, flags=re.DOTALL)
+    if any("[" in inner or re.search(r"--|&&|~~|\|\|", inner) for inner in _SET.findall(plain)):
+        return None  # operations on sets, which Python will read otherwise one day
+    plain = _SET.sub("x", plain)
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError):
         return None
-    if re.search(r"\\[1-9]|\(\?P=", pattern):  # a reference back has no bound either
-        return None
-    plain = re.sub(r"\\.", "x", pattern, flags=re.DOTALL)
-    plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", plain)
     repeats, choices, open_groups = 0, 0, []
     inside = False  # whether the current group holds a repeat or a choice
     at = 0

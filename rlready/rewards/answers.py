@@ -18,6 +18,7 @@ __all__ = ["Answer", "answer_text", "boxed", "find_answer", "read_answer", "stri
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _PHRASE = re.compile(r"\banswer\b(?:[ \t]+is)?[ \t]*[:=]?[ \t]*([^\n]+)", re.IGNORECASE)
+_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 
 
@@ -52,16 +53,17 @@ def strip_thoughts(text: str) -> str:
 
 def boxed(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}` or `\fbox{...}`, braces matched; None where there is none."""
-    best: str | None = None
-    for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text):
-        depth = 1
-        for i in range(match.end(), len(text)):
-            if text[i] in "{}" and text[i - 1] != "\\":
-                depth += 1 if text[i] == "{" else -1
-                if depth == 0:
-                    best = text[match.end() : i].strip()
-                    break
-    return best
+    best: tuple[int, int] | None = None
+    opened: list[int] = []  # where the content of a box begins, or -1 for another brace
+    for match in _BRACE.finditer(text):  # once through the text, however many boxes are never closed
+        sign = match[0]
+        if sign == "}":
+            start = opened.pop() if opened else -1
+            if start >= 0 and (best is None or start > best[0]):
+                best = (start, match.start())
+        elif sign == "{" or len(sign) > 2:
+            opened.append(-1 if sign == "{" else match.end())
+    return None if best is None else text[best[0] : best[1]].strip()
 
 
 def find_answer(text: str, *, cut: bool = False) -> Answer:
@@ -71,6 +73,8 @@ def find_answer(text: str, *, cut: bool = False) -> Answer:
     if inner is not None:
         return Answer(inner, True, cut, visible)
     for mark in (_TAG, _HASHES):
+        if mark is _TAG and "</answer>" not in visible.lower():  # many that are never closed take long to look for
+            continue
         found = mark.findall(visible)
         if found:
             return Answer(found[-1].strip(), True, cut, visible)

@@ -181,8 +181,11 @@ def grade_judge_score(record: Record) -> Graded:
     wanted = _reference(field(record, "reference"))
     if isinstance(wanted, str):
         return failed(wanted)
+    reply = prediction(record)
+    if not strip_thoughts(reply).strip():
+        return failed("the judge failed: the reply is empty")
     try:
-        value = read_score(prediction(record), low=low, high=high)
+        value = read_score(reply, low=low, high=high)
     except JudgeError as error:
         if wanted is None:
             return right(f"no score can be read, as it should be: {error}")

@@ -327,7 +327,9 @@ def test_one_score_in_words(reply: str, wanted: float | None) -> None:
         with pytest.raises(JudgeError):
             read_score(reply)
         assert KINDS["judge_score"].grade({"prediction": reply, "reference": "5"}).verdict is F
-        assert KINDS["judge_score"].grade({"prediction": reply, "reference": None}).verdict is R
+        nothing_said = reply.startswith("<think>[[9]]") or not reply  # an empty reply is never right
+        unreadable = KINDS["judge_score"].grade({"prediction": reply, "reference": None})
+        assert unreadable.verdict is (F if nothing_said else R)
         return
     assert read_score(reply) == wanted
     assert KINDS["judge_score"].grade({"prediction": reply, "reference": str(wanted)}).verdict is R

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from fractions import Fraction
 from typing import Any
 
@@ -225,6 +226,17 @@ def test_boxed_matches_braces() -> None:
     assert boxed(r"\boxed{\frac{1}{\sqrt{2}}} and more}") == r"\frac{1}{\sqrt{2}}"
     assert boxed(r"\boxed{1} \boxed{2} \boxed{3") == "2"
     assert boxed("none") is None
+    assert boxed(r"\boxed{\{1, 2\}} }") == r"\{1, 2\}"
+    assert boxed(r"} \boxed{a \fbox{b} c") == "b"
+    assert boxed(r"\boxed {{x} {y}}") == "{x} {y}"
+
+
+def test_marks_that_are_never_closed_take_no_long() -> None:
+    began = time.process_time()
+    for mark in (r"\boxed{", "<answer>", "#### ", "<think>", "</think>", "answer is ", "<tool_call>", r"\boxed{}"):
+        rewards.find_answer(mark * 40_000)
+        rewards.verify_number(mark * 40_000, 4)
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf"), "1"])
