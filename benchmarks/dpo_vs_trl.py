@@ -2,7 +2,7 @@
 
 Same tiny model and weights, reference, pairs in the same order, loss and optimizer settings, same machine. The losses
 of the two are compared step by step. Each side runs in its own process at its own best thread count (and micro-batch,
-for TRL), found first; the steps alternate. Needs the extra `bench`.
+for TRL), found first; they take turns. Needs the extra `bench`.
 
     python benchmarks/dpo_vs_trl.py            # writes benchmarks/results/dpo_vs_trl.json, prints the ratio
 """

@@ -1,7 +1,7 @@
 """The two sides of the TRL comparison, each in a process of its own, driven step by step by `vs_trl.py`.
 
 A side loads its model, says it is ready, and then takes one training step for every line that it is sent. So the steps
-of all sides alternate on the same machine, and a busy minute meets all of them.
+of all sides alternate on the same machine, a few at a time, and a busy minute meets all of them.
 """
 
 from __future__ import annotations

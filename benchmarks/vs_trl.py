@@ -1,7 +1,7 @@
 """GRPO per step (rollout and update): rlready against TRL's `GRPOTrainer`, paired.
 
 Same tiny model and weights, tasks, groups, token cap, loss and optimizer settings, same machine. Each side runs in its
-own process at its own best thread count (and micro-batch, for TRL), found first; the steps alternate. Needs the extra
+own process at its own best thread count (and micro-batch, for TRL), found first; they take turns. Needs the extra
 `bench`.
 
     python benchmarks/vs_trl.py            # writes benchmarks/results/vs_trl.json and vs_trl.png, prints the ratio
