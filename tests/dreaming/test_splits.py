@@ -30,9 +30,9 @@ def test_every_task_has_one_side_and_twins_share_it(pairs, held_out, seed):
     side = {t: name for name, ids in s.by_name().items() for t in ids}
     single = {t for t in tasks if len({e.instruction for e in episodes if e.task_id == t}) == 1}
     for a in episodes:
-        sharing = {e.task_id for e in episodes if e.instruction == a.instruction and e.task_id in single}
-        if len(sharing) <= 2 or 2 * len(sharing) <= len(tasks) // 2:
-            assert len({side[t] for t in sharing}) <= 1
+        using = {e.task_id for e in episodes if e.instruction == a.instruction}  # words that many use bind nothing
+        if len(using) <= 2 or 2 * len(using) <= len(tasks) // 2:
+            assert len({side[t] for t in using & single}) <= 1
 
 
 def test_layout_and_case_do_not_tell_tasks_apart():

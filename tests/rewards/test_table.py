@@ -339,7 +339,8 @@ def test_any_text_is_graded(one: str, other: str) -> None:
         assert graded.verdict in (N, F)
         return
     assert a.nodes.sizes[-1] == len(a.nodes.labels) == len(a)
-    assert verify_table("<table></table>" + one, one).verdict in (R, W)
+    if "think>" not in one:  # what stands before the end of a thought is none of the answer
+        assert verify_table("<table></table>" + one, one).verdict in (R, W)
     assert teds(one, one) == 1
 
 
