@@ -135,12 +135,12 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "count_below", ("Count the numbers less than {k}.", "How many numbers less than {k} are there?"),
-        "ints", ONE, _with(WIDE), lambda xs, s: [sum(x < s["k"] for x in xs)], _under,
+        "ints", ONE, _with(WIDE[1:]), lambda xs, s: [sum(x < s["k"] for x in xs)], _under,
     ),
     Family(
         "greatest_rest", ("Print the greatest remainder after division by {k}.",
                           "Divide each number by {k} and print the greatest remainder."),
-        "ints", ONE, _with(WIDE), lambda xs, s: [max(x % s["k"] for x in xs)], _some(lambda x, k: x % k > 0),
+        "ints", ONE, _with(WIDE[1:]), lambda xs, s: [max(x % s["k"] for x in xs)], _some(lambda x, k: x % k > 0),
     ),
     Family(
         "nearest", ("Print the number nearest to {k}.", "Which number is nearest to {k}?"),
