@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlready.errors import UserError
 from rlready.policy.base import Batch, Loss, OptimizerConfig, Outputs
-from rlready.policy.tiny import TinyLearner, TinyModel
+from rlready.policy.tiny import TinyLearner, TinyModel, fused
 from rlready.policy.tiny.fused import attend, finish, rms_norm
 from rlready.policy.tiny.heads import Supports, token_logprobs
 from rlready.policy.tiny.optimizer import learning_rate
@@ -166,6 +168,26 @@ def test_hand_written_gradients_equal_finite_differences() -> None:
     for kv_heads in (1, 2, 4):
         given = x[:6].detach().requires_grad_(), norm, some((4 + 2 * kv_heads) * 2, 8)
         assert torch.autograd.gradcheck(lambda *each: attend(*each, turn, forest.rectangles, 4, 1e-3), given)
+
+
+def test_without_torchscript_the_same_functions_run_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.jit, "script")
+    spec = importlib.util.spec_from_file_location("plain_fused", fused.__file__)
+    assert spec is not None and spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plain)
+    assert inspect.isfunction(plain._attend_back) and not inspect.isfunction(fused._attend_back)
+    forest = plant(np.asarray([[1, 2, 3], [1, 2, 4]]), np.asarray([0, 1]), np.asarray([2, 2]))
+    found = []
+    for module in (plain, fused):
+        made = model()
+        with monkeypatch.context() as patch:
+            patch.setattr("rlready.policy.tiny.model.attend", module.attend)
+            patch.setattr("rlready.policy.tiny.model.finish", module.finish)
+            made.states(forest).square().sum().backward()  # type: ignore[no-untyped-call]
+        found.append([p.grad for p in made.blocks.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_token_outside_its_support_is_an_error() -> None:

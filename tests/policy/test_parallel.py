@@ -58,12 +58,20 @@ def test_results_come_in_order_and_each_thread_computes_alone(three_threads: Non
     assert begun == [3]
 
 
-def test_a_single_piece_stays_in_this_thread(three_threads: None) -> None:
-    def work(_: int) -> tuple[threading.Thread, int]:
-        return threading.current_thread(), torch.get_num_threads()
+def test_with_one_thread_everything_stays_in_it() -> None:
+    assert torch.get_num_threads() == 1
+    taken: list[int] = []
 
-    assert list(side_by_side(work, [0])) == [(threading.current_thread(), 3)]
-    assert list(side_by_side(work, [])) == []
+    def pieces() -> Iterator[int]:
+        for i in range(3):
+            taken.append(i)
+            yield i
+
+    def work(piece: int) -> tuple[threading.Thread, int]:
+        return threading.current_thread(), len(taken)
+
+    here = threading.current_thread()
+    assert list(side_by_side(work, pieces())) == [(here, 1), (here, 2), (here, 3)]  # each is taken when its turn comes
 
 
 def test_an_error_is_raised_in_its_place(three_threads: None) -> None:

@@ -127,7 +127,7 @@ def seen_by(forest: Forest) -> dict[int, tuple[int, ...]]:
     """The ids that each token sees, itself last."""
     out: dict[int, tuple[int, ...]] = {}
     for each in forest.rectangles:
-        count, queries, keys = each.shape
+        count, _, queries, _, keys = each.mask.shape
         into, at = each.into.view(count, queries), each.keys.view(count, keys)
         assert set((into == len(forest.tokens)).flatten().nonzero().flatten().tolist()) == set(each.idle.tolist())
         for r in range(count):
@@ -136,7 +136,7 @@ def seen_by(forest: Forest) -> dict[int, tuple[int, ...]]:
                 if token == len(forest.tokens):
                     continue
                 assert token not in out
-                out[token] = tuple(forest.tokens[at[r][torch.isfinite(each.mask[r, q])]].tolist())
+                out[token] = tuple(forest.tokens[at[r][torch.isfinite(each.mask[r, 0, q, 0])]].tolist())
     return out
 
 
@@ -157,10 +157,10 @@ def test_long_and_short_rows_are_not_padded_to_each_other() -> None:
     for i, n in enumerate(lengths):
         rows[i, :n] = np.arange(i, i + n)
     forest = plant(rows, np.arange(len(lengths)), np.asarray(lengths) - 1)
-    pairs = sum(int(np.prod(each.shape)) for each in forest.rectangles)
+    pairs = sum(each.mask.numel() for each in forest.rectangles)
     causal = sum(n * (n + 1) // 2 for n in lengths)
     assert pairs < 2 * causal
-    assert max(each.shape[1] for each in forest.rectangles) <= 256
+    assert max(each.mask.shape[2] for each in forest.rectangles) <= 256
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,21 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
+from rlready.policy.tiny.native import native
 from rlready.policy.tiny.sharing import Rectangle
 
 
+@native
 def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normed n = x * r with r = 1 / sqrt(mean(x^2) + eps); both."""
-    scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    scale = torch.linalg.vector_norm(x, dim=[-1], keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return x * scale, scale
 
 
+@native
 def _denormalise(grad: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     """The gradient by x from that by n, r * (g - n * mean(g * n)), in the memory of the latter."""
-    shift = torch.linalg.vecdot(grad, normed).div_(-normed.shape[-1]).unsqueeze(-1)
-    return grad.addcmul_(normed, shift).mul_(scale)
+    shift = (grad * normed).sum(-1, keepdim=True)
+    return grad.addcmul_(normed, shift, value=-1.0 / normed.shape[-1]).mul_(scale)
 
 
 class _Norm(torch.autograd.Function):
@@ -49,11 +51,102 @@ class _Norm(torch.autograd.Function):
         return _denormalise(grads[0] * weight, normed, scale), by_weight, None
 
 
-class _Attend(torch.autograd.Function):
-    """softmax(q k^T / sqrt(E) + mask) v with [q, k, v] = (n * w) @ qkv^T, and q and k rotated.
+@native
+def _turned(packed: Tensor, values: int, width: int) -> Tensor:
+    """Queries and keys among queries, keys and values, as complex numbers [N, H + K, E/2]; a view."""
+    return torch.view_as_complex(packed[:, :-values].view(packed.shape[0], -1, width // 2, 2))
+
+
+@native
+def _by_head(laid: Tensor, rows: int, shared: int, width: int) -> Tensor:
+    """[R*P, K*G*E] -> [R*K, P*G, E]."""
+    if shared == 1:
+        return laid.view(rows, -1, width)
+    return laid.view(rows, laid.shape[0] // rows, shared, -1).transpose(1, 2).reshape(rows * shared, -1, width)
+
+
+@native
+def _by_token(found: Tensor, rows: int, shared: int, places: int) -> Tensor:
+    """[R*K, P*G, E] -> [R*P, K*G*E]."""
+    if shared == 1:
+        return found.view(rows * places, -1)
+    return found.view(rows, shared, places, -1).transpose(1, 2).reshape(rows * places, -1)
+
+
+@native
+def _attend(
+    x: Tensor,
+    norm: Tensor,
+    qkv: Tensor,
+    turn: Tensor,
+    rectangles: list[Rectangle],
+    heads: int,
+    eps: float,
+) -> tuple[Tensor, list[Tensor]]:
+    """Mixed values, and what the way back needs.
 
     The query heads that share a key stand side by side, as further queries of it. 1 / sqrt(E) is in the matrix.
     """
+    width = 2 * turn.shape[-1]
+    shared = (qkv.shape[0] // width - heads) // 2  # key heads
+    normed, scale = _normalise(x, eps)
+    folded = qkv * norm
+    folded[: heads * width].mul_(width**-0.5)
+    packed = torch.mm(normed, folded.t())
+    _turned(packed, shared * width, width).mul_(turn)
+    query, key, value = packed.split_with_sizes([heads * width, shared * width, shared * width], dim=1)
+    mixed = packed.new_empty([x.shape[0] + 1, heads * width])
+    kept = [normed, scale, folded]
+    for each in rectangles:
+        rows, places, length = each.mask.shape[0], each.mask.shape[2], each.mask.shape[4]
+        q = _by_head(query.index_select(0, each.queries), rows, shared, width)
+        k = _by_head(key.index_select(0, each.keys), rows, shared, width)
+        v = _by_head(value.index_select(0, each.keys), rows, shared, width)
+        scores = torch.bmm(q, k.transpose(1, 2))
+        scores.view(rows, shared, places, -1, length).add_(each.mask)
+        weights = torch.softmax(scores, dim=-1)
+        mixed.index_copy_(0, each.into, _by_token(torch.bmm(weights, v), rows, shared, places))
+        kept += [q, k, v, weights]
+    return mixed[:-1], kept
+
+
+@native
+def _attend_back(
+    grad: Tensor,
+    norm: Tensor,
+    qkv: Tensor,
+    turn: Tensor,
+    rectangles: list[Rectangle],
+    heads: int,
+    kept: list[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by x, norm and qkv."""
+    width = 2 * turn.shape[-1]
+    shared = (qkv.shape[0] // width - heads) // 2
+    normed, scale, folded = kept[0], kept[1], kept[2]
+    by_query = normed.new_zeros([normed.shape[0] + 1, heads * width])
+    by_key_value = normed.new_zeros([normed.shape[0], 2 * shared * width])
+    for i, each in enumerate(rectangles):
+        rows, places, length = each.mask.shape[0], each.mask.shape[2], each.mask.shape[4]
+        q, k, v, weights = kept[4 * i + 3], kept[4 * i + 4], kept[4 * i + 5], kept[4 * i + 6]
+        given = grad.index_select(0, each.queries).index_fill_(0, each.idle, 0.0)
+        by_mixed = _by_head(given, rows, shared, width)
+        by_weights = torch.bmm(by_mixed, v.transpose(1, 2))
+        by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+        by_query.index_copy_(0, each.into, _by_token(torch.bmm(by_scores, k), rows, shared, places))
+        by_k, by_v = torch.bmm(by_scores.transpose(1, 2), q), torch.bmm(weights.transpose(1, 2), by_mixed)
+        both = torch.cat([_by_token(by_k, rows, shared, length), _by_token(by_v, rows, shared, length)], dim=1)
+        by_key_value.index_add_(0, each.keys, both)
+    by_packed = torch.cat([by_query[:-1], by_key_value], dim=1)
+    _turned(by_packed, shared * width, width).mul_(turn.conj())
+    by_folded = torch.mm(by_packed.t(), normed)
+    by_folded[: heads * width].mul_(width**-0.5)
+    by_x = _denormalise(torch.mm(by_packed, folded), normed, scale)
+    return by_x, (by_folded * qkv).sum(0), by_folded.mul_(norm)
+
+
+class _Attend(torch.autograd.Function):
+    """softmax(q k^T / sqrt(E) + mask) v with [q, k, v] = (n * w) @ qkv^T, and q and k rotated."""
 
     @staticmethod
     def forward(
@@ -62,74 +155,54 @@ class _Attend(torch.autograd.Function):
         norm: Tensor,
         qkv: Tensor,
         turn: Tensor,
-        rectangles: Sequence[Rectangle],
-        shape: tuple[int, int],
+        rectangles: list[Rectangle],
+        heads: int,
         eps: float,
     ) -> Tensor:
-        heads, width = shape
-        normed, scale = _normalise(x, eps)
-        folded = qkv * norm
-        folded[: heads * width].mul_(width**-0.5)
-        packed = torch.mm(normed, folded.t())
-        shared = packed.shape[1] // width - heads >> 1  # key heads
-        _turned(packed, shared * width, width).mul_(turn)
-        query, key, value = packed.split_with_sizes([n * width for n in (heads, shared, shared)], dim=1)
-        mixed = packed.new_empty(len(x) + 1, heads * width)
-        kept: list[Tensor] = []
-        for each in rectangles:
-            q, k, v = (
-                _by_head(given.index_select(0, at), each.shape[0], shared, width)
-                for given, at in ((query, each.queries), (key, each.keys), (value, each.keys))
-            )
-            scores = torch.bmm(q, k.transpose(1, 2))
-            rows, queries, keys = each.shape
-            scores.view(rows, shared, queries, -1, keys).add_(each.mask[:, None, :, None])
-            weights = torch.softmax(scores, dim=-1)
-            mixed.index_copy_(0, each.into, _by_token(torch.bmm(weights, v), rows, shared, queries))
-            kept += [q, k, v, weights]
-        ctx.save_for_backward(normed, scale, norm, qkv, folded, turn, *kept)
-        ctx.rectangles, ctx.shape = rectangles, (heads, shared, width)
-        return mixed[:-1]
+        mixed, kept = _attend(x, norm, qkv, turn, rectangles, heads, eps)
+        ctx.save_for_backward(norm, qkv, turn, *kept)
+        ctx.rectangles, ctx.heads = rectangles, heads
+        return mixed
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:
-        normed, scale, norm, qkv, folded, turn, *kept = ctx.saved_tensors
-        heads, shared, width = ctx.shape
-        by_query = normed.new_zeros(len(normed) + 1, heads * width)
-        by_key_value = normed.new_zeros(len(normed), 2 * shared * width)
-        for i, each in enumerate(ctx.rectangles):
-            q, k, v, weights = kept[4 * i : 4 * i + 4]
-            rows, queries, keys = each.shape
-            grad = grads[0].index_select(0, each.queries).index_fill_(0, each.idle, 0.0)
-            grad = _by_head(grad, rows, shared, width)
-            by_weights = torch.bmm(grad, v.transpose(1, 2))
-            by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
-            by_query.index_copy_(0, each.into, _by_token(torch.bmm(by_scores, k), rows, shared, queries))
-            by_k, by_v = torch.bmm(by_scores.transpose(1, 2), q), torch.bmm(weights.transpose(1, 2), grad)
-            both = torch.cat([_by_token(by_k, rows, shared, keys), _by_token(by_v, rows, shared, keys)], dim=1)
-            by_key_value.index_add_(0, each.keys, both)
-        by_packed = torch.cat([by_query[:-1], by_key_value], dim=1)
-        _turned(by_packed, shared * width, width).mul_(turn.conj())
-        by_folded = torch.mm(by_packed.t(), normed)
-        by_folded[: heads * width].mul_(width**-0.5)
-        by_x = _denormalise(torch.mm(by_packed, folded), normed, scale)
-        return by_x, torch.linalg.vecdot(by_folded, qkv, dim=0), by_folded.mul_(norm), None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        norm, qkv, turn, *kept = ctx.saved_tensors
+        return *_attend_back(grads[0], norm, qkv, turn, ctx.rectangles, ctx.heads, kept), None, None, None, None
 
 
-def _turned(packed: Tensor, values: int, width: int) -> Tensor:
-    """Queries and keys among queries, keys and values, as complex numbers [N, H + K, E/2]; a view."""
-    return torch.view_as_complex(packed[:, :-values].view(len(packed), -1, width // 2, 2))
+@native
+def _finish(
+    x: Tensor, mixed: Tensor, out: Tensor, norm: Tensor, gate_up: Tensor, down: Tensor, eps: float
+) -> tuple[Tensor, list[Tensor]]:
+    """The result, and what the way back needs."""
+    x = torch.addmm(x, mixed, out.t())
+    normed, scale = _normalise(x, eps)
+    folded = gate_up * norm
+    both = torch.mm(normed, folded.t())
+    gate, up = both.split_with_sizes([down.shape[1], down.shape[1]], dim=1)
+    active = torch.ops.aten.silu(gate)
+    inner = active * up
+    return torch.addmm(x, inner, down.t()), [normed, scale, folded, both, active, inner]
 
 
-def _by_head(laid: Tensor, rows: int, shared: int, width: int) -> Tensor:
-    """[R*P, K*G*E] -> [R*K, P*G, E]."""
-    return laid.view(rows, len(laid) // rows, shared, -1).transpose(1, 2).reshape(rows * shared, -1, width)
-
-
-def _by_token(found: Tensor, rows: int, shared: int, places: int) -> Tensor:
-    """[R*K, P*G, E] -> [R*P, K*G*E]."""
-    return found.view(rows, shared, places, -1).transpose(1, 2).reshape(rows * places, -1)
+@native
+def _finish_back(
+    grad: Tensor, mixed: Tensor, out: Tensor, norm: Tensor, gate_up: Tensor, down: Tensor, kept: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by x, mixed, out, norm, gate_up and down."""
+    normed, scale, folded, both, active, inner = kept
+    by_down = torch.mm(grad.t(), inner)
+    by_inner = torch.mm(grad, down)
+    by_both = torch.empty_like(both)
+    gate, up = both.split_with_sizes([down.shape[1], down.shape[1]], dim=1)
+    by_gate, by_up = by_both.split_with_sizes([down.shape[1], down.shape[1]], dim=1)
+    torch.mul(by_inner, active, out=by_up)
+    torch.ops.aten.silu_backward(by_inner.mul_(up), gate, grad_input=by_gate)
+    by_folded = torch.mm(by_both.t(), normed)
+    by_x = _denormalise(torch.mm(by_both, folded), normed, scale).add_(grad)
+    by_norm, by_gate_up = (by_folded * gate_up).sum(0), by_folded.mul_(norm)
+    return by_x, torch.mm(by_x, out), torch.mm(by_x.t(), mixed), by_norm, by_gate_up, by_down
 
 
 class _Finish(torch.autograd.Function):
@@ -139,38 +212,15 @@ class _Finish(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, mixed: Tensor, out: Tensor, norm: Tensor, gate_up: Tensor, down: Tensor, eps: float
     ) -> Tensor:
-        x = torch.addmm(x, mixed, out.t())
-        normed, scale = _normalise(x, eps)
-        folded = gate_up * norm
-        both = torch.mm(normed, folded.t())
-        gate, up = both.chunk(2, dim=1)
-        active = F.silu(gate)
-        inner = active * up
-        ctx.save_for_backward(mixed, out, normed, scale, norm, gate_up, folded, both, active, inner, down)
-        return torch.addmm(x, inner, down.t())
+        y, kept = _finish(x, mixed, out, norm, gate_up, down, eps)
+        ctx.save_for_backward(mixed, out, norm, gate_up, down, *kept)
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, None]:
-        mixed, out, normed, scale, norm, gate_up, folded, both, active, inner, down = ctx.saved_tensors
-        grad = grads[0]
-        by_down = torch.mm(grad.t(), inner)
-        by_inner = torch.mm(grad, down)
-        by_both = torch.empty_like(both)
-        (gate, up), (by_gate, by_up) = both.chunk(2, dim=1), by_both.chunk(2, dim=1)
-        torch.mul(by_inner, active, out=by_up)
-        torch.ops.aten.silu_backward.grad_input(by_inner.mul_(up), gate, grad_input=by_gate)
-        by_folded = torch.mm(by_both.t(), normed)
-        by_x = _denormalise(torch.mm(by_both, folded), normed, scale).add_(grad)
-        return (
-            by_x,
-            torch.mm(by_x, out),
-            torch.mm(by_x.t(), mixed),
-            torch.linalg.vecdot(by_folded, gate_up, dim=0),
-            by_folded.mul_(norm),
-            by_down,
-            None,
-        )
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        mixed, out, norm, gate_up, down, *kept = ctx.saved_tensors
+        return *_finish_back(grads[0], mixed, out, norm, gate_up, down, kept), None
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -202,8 +252,7 @@ def attend(
     Returns:
         Mixed values, [N, H * E].
     """
-    shape = (heads, 2 * turn.shape[-1])
-    mixed: Tensor = _Attend.apply(x, norm, qkv, turn, rectangles, shape, eps)  # type: ignore[no-untyped-call]
+    mixed: Tensor = _Attend.apply(x, norm, qkv, turn, list(rectangles), heads, eps)  # type: ignore[no-untyped-call]
     return mixed
 
 

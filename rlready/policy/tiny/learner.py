@@ -7,7 +7,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,20 @@ from rlready.policy.tiny.optimizer import Optimizer
 from rlready.policy.tiny.parallel import side_by_side
 from rlready.policy.tiny.sharing import Forest, plant
 from rlready.types import FloatArray, Row
+
+
+class _Read(NamedTuple):
+    """The tokens of a micro-batch that are predicted, and what is read for them."""
+
+    live: Live
+    forest: Forest
+
+
+class _Piece(NamedTuple):
+    """A micro-batch; nothing is read where nothing is predicted."""
+
+    batch: Batch
+    read: _Read | None
 
 
 class TinyLearner:
@@ -125,18 +139,18 @@ class TinyLearner:
         """Run `compute` on all tokens of all rows, without gradients."""
         out: list[FloatArray] = [torch.zeros(len(row)).numpy() for row in rows]
 
-        def work(index: list[int]) -> None:
-            batch, mask = everything([rows[i] for i in index])
-            live = locate(batch, mask)
-            if live is None:
-                return
+        def work(piece: _Piece) -> FloatArray | None:
+            if piece.read is None:
+                return None
             with torch.no_grad():
-                full = _scatter(batch, live, compute(live, _read(batch, live))).numpy()
-            for i, values in zip(index, full, strict=True):
-                out[i] = values[: len(rows[i])].copy()
+                full: FloatArray = _scatter(piece.batch, piece.read.live, compute(*piece.read)).numpy()
+            return full
 
-        for _ in side_by_side(work, self._cut(rows)):
-            pass
+        cut = self._cut(rows)
+        pieces = (_piece(*everything([rows[i] for i in index])) for index in cut)
+        for index, full in zip(cut, side_by_side(work, pieces), strict=True):
+            for i, values in zip(index, () if full is None else full, strict=full is not None):
+                out[i] = values[: len(rows[i])].copy()
         return out
 
     def _cut(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -168,11 +182,11 @@ class TinyLearner:
         trained = [p for p in model.parameters() if p.requires_grad]
         one_at_a_time = threading.Lock()
 
-        def look(batch: Batch, live: Live | None) -> Outputs:
-            if live is None:
+        def look(batch: Batch, read: _Read | None) -> Outputs:
+            if read is None:
                 zeros = torch.zeros(batch.tokens.shape)
                 return Outputs(zeros, *(zeros.clone() if asked else None for asked in (entropy, values, reference)))
-            forest = _read(batch, live)
+            live, forest = read
             hidden = model.states(forest)
             logprobs, entropies = self._heads(model, hidden, live, entropy)
             outputs = Outputs(_scatter(batch, live, logprobs))
@@ -187,18 +201,18 @@ class TinyLearner:
                 outputs.reference = _scatter(batch, live, theirs)
             return outputs
 
-        def work(index: list[int]) -> tuple[Loss, Sequence[Tensor | None]]:
-            batch, mask = pad([rows[i] for i in index], denominators)
-            outputs = look(batch, locate(batch, mask))
+        def work(piece: _Piece) -> tuple[Loss, Sequence[Tensor | None]]:
+            outputs = look(*piece)
             with one_at_a_time:
-                result = loss(outputs, batch)
+                result = loss(outputs, piece.batch)
             if not result.total.requires_grad:
                 return result, ()
             grads = torch.autograd.grad(result.total, trained, allow_unused=True)
             return Loss(result.total.detach(), result.metrics), grads
 
         sums: dict[str, Tensor | float] = defaultdict(float)
-        for result, grads in side_by_side(work, self._cut(rows)):
+        pieces = (_piece(*pad([rows[i] for i in index], denominators)) for index in self._cut(rows))
+        for result, grads in side_by_side(work, pieces):
             self._broken |= not math.isfinite(float(result.total))
             for parameter, grad in zip(trained, grads, strict=False):
                 if grad is not None:
@@ -281,9 +295,12 @@ class TinyLearner:
         return F.linear(hidden, head.weight, head.bias).squeeze(-1)
 
 
-def _read(batch: Batch, live: Live) -> Forest:
-    """What a model reads to predict the live tokens."""
-    return plant(batch.tokens.numpy(), live.row.numpy(), live.column.numpy() - 1)
+def _piece(batch: Batch, mask: Tensor) -> _Piece:
+    """A micro-batch with what the tokens of a mask [B, T] need."""
+    live = locate(batch, mask)
+    if live is None:
+        return _Piece(batch, None)
+    return _Piece(batch, _Read(live, plant(batch.tokens.numpy(), live.row.numpy(), live.column.numpy() - 1)))
 
 
 def _scatter(batch: Batch, live: Live, values: Tensor) -> Tensor:

@@ -7,7 +7,9 @@ Whole micro-batches side by side use the same cores better.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,22 +19,36 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def side_by_side(work: Callable[[T], R], pieces: Sequence[T]) -> Iterator[R]:
+def side_by_side(work: Callable[[T], R], pieces: Iterable[T]) -> Iterator[R]:
     """The results of `work` on each piece, in order, on as many threads as torch has.
 
-    An error is raised where its piece's result would come; what has begun is finished first.
+    Pieces are taken from the iterable in this thread, while the first of them are being worked on. An error is raised
+    where its piece's result would come.
     """
     keep_memory()
-    threads = min(torch.get_num_threads(), len(pieces))
-    if threads < 2:
-        yield from map(work, pieces)
-        return
-    before = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(work, pieces)
-    finally:
-        torch.set_num_threads(before)  # what new threads take over, too
+    threads = torch.get_num_threads()
+    return map(work, pieces) if threads == 1 else _pool(threads).map(work, pieces)
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that have said that they compute alone, which takes some milliseconds; so they stay."""
+    all_here = threading.Barrier(threads + 1)
+
+    def alone() -> None:
+        torch.get_num_threads()  # takes over the process's number once; without this it would do so later
+        torch.set_num_threads(1)
+        all_here.wait()
+
+    pool = ThreadPoolExecutor(threads, "micro-batch", initializer=alone)
+    for _ in range(threads):
+        pool.submit(int)
+    all_here.wait()
+    torch.set_num_threads(threads)  # what threads that begin later take over
+    return pool
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
 
 
 @functools.cache

@@ -9,9 +9,8 @@ Attention takes the tokens that a row adds as queries, and all of the row's toke
 Rows that add about as many tokens make a *rectangle*, a few of which serve a micro-batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,20 +26,19 @@ _CALL = 8192
 """What a further rectangle costs, in pairs of query and key."""
 
 
-@dataclass(slots=True)
-class Rectangle:
+class Rectangle(NamedTuple):
     """Queries and keys of R rows that attend together, as indices of the N packed tokens.
 
+    TorchScript reads these annotations, so this module does not postpone them.
+
     Attributes:
-        shape: R, the queries Q of each row, and its keys K.
-        queries: [R*Q]; the first token where a row has none.
+        queries: Q of each row, [R*Q]; the first token where a row has none.
         into: where what they find belongs, [R*Q]; N where a row has none.
         idle: places among R*Q where a row has no query.
-        keys: [R*K]; the first token where a row has none.
-        mask: added to the scores, [R, Q, K]: a query sees its own token and those before it.
+        keys: K of each row, [R*K]; the first token where a row has none.
+        mask: added to the scores, [R, 1, Q, 1, K]: a query sees its own token and those before it.
     """
 
-    shape: tuple[int, int, int]
     queries: Tensor
     into: Tensor
     idle: Tensor
@@ -172,10 +170,9 @@ def _rectangle(path: IntArray, count: int, row: IntArray, first: IntArray, last:
     keys = path[row, : last.max()]
     hidden: NDArray[np.bool_] = np.arange(keys.shape[1]) > at[:, :, None]
     return Rectangle(
-        (len(row), at.shape[1], keys.shape[1]),
         torch.from_numpy(np.where(asks, token, 0).ravel()),
         torch.from_numpy(np.where(asks, token, count).ravel()),
         torch.from_numpy(np.flatnonzero(~asks)),
         torch.from_numpy(keys.ravel()),
-        torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))),
+        torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))[:, None, :, None]),
     )
