@@ -152,6 +152,8 @@ def _misses(pattern: Any, value: str) -> str | None:
 
 
 _REPEAT = re.compile(r"[*+]|\{(\d*)(?:,(\d*))?\}")
+_LONGEST_PATTERN = 1000
+"""Characters, each choice counted once more; looking through a longer one takes a time that has no bound itself."""
 _MATCHING = 10**8
 """Steps that a match may take at most."""
 _SET = re.compile(r"\[(\^?\]?[^\]]*)\]")
@@ -164,7 +166,7 @@ def longest_text(pattern: Any) -> int | None:
     Backtracking is at worst a power of the text's length, one for the start and one for each repeat; a repeat within
     a repeat has no such bound.
     """
-    if not isinstance(pattern, str):
+    if not isinstance(pattern, str) or len(pattern) > _LONGEST_PATTERN:
         return None
     if re.search(r"\\[1-9]|\(\?P=", pattern):  # a reference back has no bound either
         return None
@@ -202,7 +204,7 @@ def longest_text(pattern: Any) -> int | None:
             inside = True
         if found:
             at = found.end()
-    if choices + len(pattern) > 1000 or repeats > 6:
+    if choices + len(pattern) > _LONGEST_PATTERN or repeats > 6:
         return None
     return max(16, int((_MATCHING / (1 + choices)) ** (1 / (repeats + 1)))) if repeats else 10**6
 

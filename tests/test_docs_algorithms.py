@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,22 +10,18 @@ import pytest
 
 from rlready.algorithms import ALGORITHMS
 from rlready.signs import Thresholds, usual
+from tests.by_path import load
 
 FOLDER = Path(__file__).parents[1] / "docs"
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"docs_algorithms_{name}", FOLDER / "algorithms" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def program(name: str) -> ModuleType:
+    return load(f"docs_algorithms_{name}", FOLDER / "algorithms" / f"{name}.py")
 
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    return load("page")
+    return program("page")
 
 
 def record(*seeds: list[float]) -> dict[str, Any]:
@@ -56,7 +50,7 @@ def test_every_algorithm_and_every_sign_has_its_line(page: ModuleType) -> None:
 
 
 def test_recorded_runs_are_of_the_present_settings(page: ModuleType) -> None:
-    run = load("run")
+    run = program("run")
     for name, found in page.results().items():
         assert run.recorded(name, found["setting"]["steps"])["seeds"], f"{name} has changed since it was measured"
 
@@ -79,7 +73,7 @@ def test_curves_are_drawn_from_the_means_of_the_seeds(page: ModuleType) -> None:
 
 
 def test_a_changed_field_makes_a_recorded_run_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run = load("run")
+    run = program("run")
     monkeypatch.setattr(run, "RESULTS", tmp_path)
     made = run.recorded("grpo", 60)
     made["seeds"]["0"] = {"reward": [0.5]}
@@ -91,7 +85,7 @@ def test_a_changed_field_makes_a_recorded_run_stale(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_preset_can_be_built_as_it_is_measured() -> None:
-    run = load("run")
+    run = program("run")
     for name in ALGORITHMS:
         assert run.json.dumps(run.key(name, 60))
         assert run.built(name, 3).seed == 3

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.by_path import load
 
 FOLDER = Path(__file__).parents[1] / "docs"
 
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_walk_page", FOLDER / "walk" / "page.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("docs_walk_page", FOLDER / "walk" / "page.py")
 
 
 def test_the_page_is_what_the_results_make_of_it(page: ModuleType) -> None:

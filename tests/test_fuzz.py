@@ -13,18 +13,14 @@ from typing import Any
 import pytest
 
 from rlready.rewards.kinds import KINDS
+from tests.by_path import load
 
 FOLDER = Path(__file__).parents[1] / "fuzz"
 
 
 @pytest.fixture(scope="module")
 def run() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz_run", FOLDER / "run.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("fuzz_run", FOLDER / "run.py")
 
 
 @pytest.fixture(scope="module")

@@ -156,13 +156,22 @@ def splits_of(
         out["test"] = files[0]
         for file, tasks in zip(config.test[1:], files[1:], strict=True):
             out[_free(Path(file).stem, out)] = tasks
-    for name, tasks in out.items():
+    none_empty(out, config, len(fresh))
+    return out
+
+
+def none_empty(splits: Mapping[str, TaskSet], config: Local, read: int) -> None:
+    """See to it that every split has something.
+
+    Raises:
+        UserError: one has nothing; says how many problems were `read`, and the ways out.
+    """
+    for name, tasks in splits.items():
         if not len(tasks):
             raise UserError(
-                f"{config.data}: of {len(fresh)} problems none falls to {name}; give more, raise held_out (now "
+                f"{config.data}: of {read} problems none falls to {name}; give more, raise held_out (now "
                 f"{config.held_out:g}), or name test files."
             )
-    return out
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,16 @@ from rlready.policy.hf.learner import HFLearner
 from rlready.policy.hf.renderer import HFRenderer
 from rlready.policy.hf.sampler import HFSampler
 from rlready.rewards import ThinkFormat
+from rlready.run import Run
 from rlready.types import Message, Row
 from tests.policy.hf_fixtures import folder
 
 SUMS = [(a, b) for a in (1, 2, 3) for b in (1, 2, 3, 4)]
 SYSTEM = ThinkFormat().instruction()
+
+
+def opened(root: Path, config: Any, resume: str | None = None) -> Run:
+    return Run.create("full", config, 3, root=root, resume=resume, progress="quiet")
 
 
 def question(a: int, b: int) -> str:

@@ -14,10 +14,9 @@ from rlready.policy.hf import HFPolicy
 from rlready.recipes.magistral import recipe
 from rlready.recipes.magistral.full import Full, proved
 from rlready.rewards import ThinkFormat
-from rlready.run import Run
 from rlready.run_files import read_jsonl
 from rlready.types import Task, Trajectory, Turn, Verdict
-from tests.recipes.full_fixtures import SYSTEM, Spy, checkpoint, problems
+from tests.recipes.full_fixtures import SYSTEM, Spy, checkpoint, opened, problems
 from tests.same_run import same_run
 
 pytest.importorskip("py3langid")
@@ -31,10 +30,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Full:
         groups=2, group_size=3, samples=3, lr=1e-3, warmup=0, l_max=80, l_cache=20, max_tokens=110,
         languages=("en", "fr"), looks=2, look_tasks=2, checkpoints=2, eval_samples=1, dev_tasks=2, test_tasks=2,
     )  # fmt: skip
-
-
-def opened(root: Path, config: Full, resume: str | None = None) -> Run:
-    return Run.create("full", config, 3, root=root, resume=resume, progress="quiet")
 
 
 def test_two_updates_end_to_end_and_a_resumed_run_is_the_same(

@@ -13,9 +13,8 @@ from rlready.checkpoint import load_state
 from rlready.policy.hf import HFPolicy
 from rlready.recipes.vineppo import recipe
 from rlready.recipes.vineppo.config import Full
-from rlready.run import Run
 from rlready.run_files import read_jsonl
-from tests.recipes.full_fixtures import Spy, checkpoint, problems
+from tests.recipes.full_fixtures import Spy, checkpoint, opened, problems
 from tests.same_run import same_run
 
 
@@ -28,10 +27,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Full:
         lr=replace(recipe.FULL.lr, vine=1e-3, restem=1e-3), temperature=1.0, top_p=0.95, max_tokens=100, eval_every=1,
         eval_samples=2, test_tasks=1, dev_tasks=1, eval_tasks=1, rounds=1,
     )  # fmt: skip
-
-
-def opened(root: Path, config: Full, resume: str | None = None) -> Run:
-    return Run.create("full", config, 3, root=root, resume=resume, progress="quiet")
 
 
 def test_two_updates_end_to_end_and_a_resumed_run_is_the_same(

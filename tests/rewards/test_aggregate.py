@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +12,12 @@ from rlready import Verdict, rewards
 from rlready.errors import UserError
 from rlready.rewards.aggregate import Rule, passed, read_rule, verify_checks
 from rlready.rewards.kinds import KINDS
+from tests.rewards.public_cases import each_case
 
 R, W, N, F = Verdict.RIGHT, Verdict.WRONG, Verdict.NO_ANSWER, Verdict.GRADER_FAILED
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
-_CASES = [c for c in _CASES if c["kind"] == "aggregate"]
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[c["id"] for c in _CASES])
+@each_case("aggregate")
 def test_case(case: dict[str, Any]) -> None:
     graded = KINDS["aggregate"].grade(case)
     assert (graded.verdict is R) == case["correct"], (case["note"], graded.reason)

@@ -5,9 +5,6 @@ Programs of `code_tests` run in the sandbox; where this machine has none, those 
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +13,10 @@ from rlready import Verdict
 from rlready.errors import UserError
 from rlready.rewards.kinds import KINDS, kind
 from rlready.rewards.verdict import Graded
-
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES: list[dict[str, Any]] = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
+from tests.rewards.public_cases import each_case
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[c["id"] for c in _CASES])
+@each_case()
 def test_case(case: dict[str, Any]) -> None:
     record = {key: case[key] for key in ("id", "kind", "prediction", "reference")}
     if case["kind"] == "code_tests":

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,19 +18,12 @@ from rlready.rewards import verify_json
 from rlready.rewards.jsons import find_json
 from rlready.rewards.kinds import KINDS
 from rlready.scoring import as_scorer
+from tests.rewards.public_cases import each_case
 
 R, W, N, F = Verdict.RIGHT, Verdict.WRONG, Verdict.NO_ANSWER, Verdict.GRADER_FAILED
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
-_CASES = [c for c in _CASES if c["kind"] == "json_extract"]
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[c["id"] for c in _CASES])
+@each_case("json_extract")
 def test_case(case: dict[str, Any]) -> None:
     graded = KINDS["json_extract"].grade(case)
     assert (graded.verdict is R) == case["correct"], (case["note"], graded.reason)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,19 +18,12 @@ from rlready.rewards.judge import Judge, JudgeError, Part, judge, read_score, re
 from rlready.rewards.kinds import KINDS
 from rlready.scoring import as_scorer
 from tests.dream.endpoint_fixtures import Answer, Served, chat
+from tests.rewards.public_cases import each_case
 
 R, W, N, F = Verdict.RIGHT, Verdict.WRONG, Verdict.NO_ANSWER, Verdict.GRADER_FAILED
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
-_CASES = [c for c in _CASES if c["kind"] == "judge_score"]
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[c["id"] for c in _CASES])
+@each_case("judge_score")
 def test_case(case: dict[str, Any]) -> None:
     graded = KINDS["judge_score"].grade(case)
     assert (graded.verdict is R) == case["correct"], (case["note"], graded.reason)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,19 +19,12 @@ from rlready.rewards.kinds import KINDS
 from rlready.schemas import longest_text, schema_problem, violation
 from rlready.scoring import as_scorer
 from rlready.toolcalls import parse_calls, render_call
+from tests.rewards.public_cases import each_case
 
 R, W, N, F = Verdict.RIGHT, Verdict.WRONG, Verdict.NO_ANSWER, Verdict.GRADER_FAILED
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
-_CASES = [c for c in _CASES if c["kind"] == "tool_call"]
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[c["id"] for c in _CASES])
+@each_case("tool_call")
 def test_case(case: dict[str, Any]) -> None:
     graded = KINDS["tool_call"].grade(case)
     assert (graded.verdict is R) == case["correct"], (case["note"], graded.reason)
@@ -435,6 +426,13 @@ def test_patterns_are_matched_in_bounded_time_or_not_at_all(pattern: Any, bounde
             violation({"pattern": pattern}, sign * min(longest, 200_000))
         assert time.process_time() - began < 5
         assert violation({"pattern": pattern}, "a" * (longest + 1)) is not None
+
+
+def test_a_long_pattern_is_refused_before_it_is_looked_through() -> None:
+    began = time.process_time()
+    assert longest_text(')"enum": [0<' * 16_666) is None  # found by the fuzzer: 18 seconds of open brackets
+    assert time.process_time() - began < 1
+    assert longest_text("a" * 1000) is not None and longest_text("a" * 1001) is None
 
 
 def test_hostile_responses_end_soon() -> None:

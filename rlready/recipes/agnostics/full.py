@@ -24,7 +24,7 @@ from rlready.policy.base import OptimizerConfig, Policy, SamplingParams, require
 from rlready.recipes.agnostics.judge import PARTIAL, Judge
 from rlready.recipes.agnostics.lab import grpo
 from rlready.recipes.agnostics.prompts import KEYS, Problem, draw_form, write_prompt
-from rlready.recipes.local import Local, Start, check, policy_of
+from rlready.recipes.local import Local, Start, check, none_empty, policy_of
 from rlready.recipes.study import Study
 from rlready.rewards.code import Language, language
 from rlready.rollout.collect import Collector
@@ -177,12 +177,7 @@ def splits_of(run: Run, config: Full, chosen: Language, judge: Judge) -> dict[st
         "dev": plain["dev"],
         "test": posed(held, drawn=False) if held else plain["test"],
     }
-    for name, tasks in out.items():
-        if not len(tasks):
-            raise UserError(
-                f"{config.data}: of {len(known)} tasks none falls to {name}; give more, raise held_out (now "
-                f"{config.held_out:g}), or name a test file."
-            )
+    none_empty(out, config, len(known))
     return out
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,19 +30,12 @@ from rlready.rewards.code import (
 )
 from rlready.rewards.code.values import read_value
 from rlready.types import Task, Trajectory, Turn
+from tests.rewards.public_cases import each_case
 
-_BESIDE = Path(__file__).resolve().parents[4] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES: list[dict[str, Any]] = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
-_CASES = [case for case in _CASES if case["kind"].startswith("code")]
 _GRADERS = {"code_stdout": grade_code_stdout, "code_value": grade_code_value, "code_tests": grade_code_tests}
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
+@each_case("code")
 def test_case(case: dict[str, Any], request: pytest.FixtureRequest) -> None:
     if case["kind"] == "code_tests":
         request.getfixturevalue("isolation")

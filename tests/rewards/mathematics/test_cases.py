@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
-import pytest
-
 from rlready import Verdict
 from rlready.rewards import verify_math
-
-_BESIDE = Path(__file__).resolve().parents[4] / "shared" / "cases"
-_FILE = Path(os.environ.get("RLREADY_CASES", _BESIDE))
-_FILE = _FILE / "graders.jsonl" if _FILE.is_dir() else _FILE
-_CASES = []
-if _FILE.is_file():
-    _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").split("\n") if line.strip()]
-_CASES = [c for c in _CASES if c["kind"].startswith("math")]
+from tests.rewards.public_cases import each_case
 
 
-@pytest.mark.skipif(not _CASES, reason="the cases are not here")
-@pytest.mark.parametrize("case", _CASES, ids=[c["id"] for c in _CASES])
+@each_case("math")
 def test_case(case: dict[str, object]) -> None:
     whole = case["kind"] == "math_response"
     score = verify_math(str(case["prediction"]), case["reference"], response=whole)
