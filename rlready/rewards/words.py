@@ -102,7 +102,7 @@ def _prepared(text: str) -> str:
     }
     text = _EMPHASIS.sub(r"\2", text.translate(digits))
     text = re.sub(r"\bper cent\b", "percent", text, flags=re.IGNORECASE)
-    return _THOUSANDS.sub(lambda m: m.group(1).replace(",", ""), text)
+    return _THOUSANDS.sub(lambda m: m.group(1).replace(",", ""), text).strip()
 
 
 @dataclass(frozen=True, slots=True)

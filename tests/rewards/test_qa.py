@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlready import Task, Trajectory, Turn, Verdict, rewards
@@ -332,6 +332,7 @@ _TEXT = st.one_of(st.text(max_size=30), st.text(alphabet="aA1 .,-+#$%'theIN/*", 
 
 
 @given(_TEXT, _TEXT)
+@example("A* ", "A")
 @settings(deadline=None, max_examples=300)
 def test_what_always_holds(one: str, other: str) -> None:
     a, b = Answer(one), Answer(other)
